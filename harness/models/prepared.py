@@ -57,8 +57,8 @@ def _build(folder: Path, build: Callable[[Path], dict[str, str]], say: Say) -> d
     part.mkdir()
     try:
         facts = build(part)
-        stamp = {"files": _listing(part), "facts": facts}
-        stamp["content_sha256"] = _content_hash(stamp["files"])
+        files = _listing(part)
+        stamp = {"content_sha256": _content_hash(files), "facts": facts, "files": files}
         (part / STAMP).write_text(json.dumps(stamp, indent=2) + "\n")
         if folder.exists():
             shutil.rmtree(folder)

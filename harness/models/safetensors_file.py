@@ -61,6 +61,7 @@ def read_bf16(path: Path) -> Iterator[LazyTensor]:
         shape = tuple(entry["shape"])
 
         def load(start: int = start, end: int = end, shape: tuple[int, ...] = shape) -> NDArray[np.float32]:
-            return data[start:end].view(ml_dtypes.bfloat16).astype(np.float32).reshape(shape)
+            values: NDArray[np.float32] = data[start:end].view(ml_dtypes.bfloat16).astype(np.float32)
+            return values.reshape(shape)
 
         yield LazyTensor(name, shape, load)

