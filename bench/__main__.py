@@ -1,0 +1,7 @@
+"""`python -m bench`."""
+
+import sys
+
+from bench.app import main
+
+sys.exit(main())

@@ -1,0 +1,245 @@
+"""The command line: `python -m bench [run|plan|report] key=value …`, on Hydra's override grammar.
+
+`run` (the default) plans, prepares, measures block by block as Hydra jobs, analyses and reports. Only the block index
+is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from bench import calibration, store
+from bench.analysis import analyse
+from bench.config import SCENARIOS, Config, compose_config, register_schema, typed
+from bench.overrides import name_the_backend, normalise, scenario_name, splits_backend_keys
+from bench.plan import Plan, make_plan, plan_record, read_plan
+from bench.plan_view import print_plan
+from bench.report import render_terminal, write
+from bench.run import Prepared, prepare, run_block
+from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
+from harness.files import read_json, write_bytes, write_json
+from harness.guard import sweep
+from harness.models import ModelSpec, choose_auto
+from harness.telemetry import gpus, hardware
+
+EXIT_FAILED_CELLS, EXIT_CONFIG, EXIT_SETUP, EXIT_STORAGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+_EXIT_CODES: tuple[tuple[type[KVMarkError], int], ...] = (
+    (ConfigError, EXIT_CONFIG),
+    (SetupError, EXIT_SETUP),
+    (StorageError, EXIT_STORAGE),
+    (KVMarkError, EXIT_FAILED_CELLS),
+)
+_NOT_IDENTITY = ("run_dir", "results_dir", "reports_dir", "block")
+"""Keys that say where, not what."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code. Errors that a user can act on are printed without a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command = arguments.pop(0) if arguments and arguments[0] in _COMMANDS else "run"
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        return _COMMANDS[command](arguments)
+    except KVMarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def run(arguments: list[str]) -> int:
+    """Plan, prepare, measure, analyse, report."""
+    if any(argument.startswith("-") for argument in arguments):
+        raise ConfigError(f"options are written key=value; not understood: {' '.join(a for a in arguments if a[0] == '-')}")
+    overrides, config = resolve(arguments)
+    say = _say()
+    machine = hardware()
+    hardware_sha256 = store.hardware_sha256(machine)
+    plan = make_plan(config, calibration.load(hardware_sha256), [gpu["memory_bytes"] for gpu in machine["gpus"]])
+    print_plan(_console(), plan, config)
+    results = Path(config.results_dir).resolve()
+    store.need_room(results)
+    prepared = prepare(config, say)
+    identity = store.Identity(
+        _config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256()
+    )
+    with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
+        if resumed:
+            sweep(folder)
+            say(f"resuming {folder}: an incomplete run of equal configuration, hardware, engines and code")
+        else:
+            _write_run(folder, config, plan, prepared, identity, machine)
+        try:
+            _measure([*overrides, f"run_dir='{folder}'"])
+        except KeyboardInterrupt:
+            _incomplete(folder)
+            print(f"interrupted: {folder} is incomplete; the same command resumes it", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        except BaseException:
+            _incomplete(folder)
+            raise
+        return _finish(folder, config)
+
+
+def plan(arguments: list[str]) -> int:
+    """Print the plan; launch nothing."""
+    _, config = resolve(arguments)
+    machine = hardware()
+    known = calibration.load(store.hardware_sha256(machine))
+    print_plan(_console(), make_plan(config, known, [gpu["memory_bytes"] for gpu in machine["gpus"]]), config)
+    return 0
+
+
+def report(arguments: list[str]) -> int:
+    """Rebuild tables and page from a run's folder: `report RUN [reports_dir=…]`."""
+    folders = [argument for argument in arguments if "=" not in argument]
+    options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    if len(folders) != 1 or not (Path(folders[0]) / "manifest.json").exists():
+        raise ConfigError(f"report: name one run folder, one that has a manifest.json; got: {' '.join(folders) or 'none'}")
+    if unknown := set(options) - {"reports_dir"}:
+        raise ConfigError(f"report: unknown key {', '.join(sorted(unknown))}; allowed: reports_dir")
+    _report(Path(folders[0]).resolve(), Path(options.get("reports_dir", "reports")).resolve())
+    return 0
+
+
+def resolve(arguments: list[str]) -> tuple[list[str], Config]:
+    """The final overrides and the configuration that they compose to; raises `ConfigError`.
+
+    `model=auto` becomes the chosen model; what the scenario sets for a GPU or for high precision comes before the
+    user's own overrides, which win.
+    """
+    user = normalise(arguments)
+    later, first = splits_backend_keys(user)
+    named = [*first, f"scenario_name={scenario_name(user)}"]
+    composed = compose_config(named)
+    later = name_the_backend(later, [str(name) for name in composed.backend])
+    devices = gpus()
+    preset = [
+        *(composed.scenario.on_gpu if devices else ()),
+        *(composed.scenario.on_high_precision if composed.precision == "high" else ()),
+    ]
+    if "auto" in composed.model:
+        chosen = _choose_model(composed, [gpu["memory_bytes"] for gpu in devices])
+        models = ",".join(dict.fromkeys(chosen if name == "auto" else str(name) for name in composed.model))
+        later = [*later, f"model=[{models}]"]
+    overrides = [*preset, *named, *later]
+    return overrides, typed(compose_config(overrides))
+
+
+def _choose_model(composed: DictConfig, gpu_memory_bytes: list[int]) -> str:
+    specs: dict[str, ModelSpec] = {}
+    for name in composed.model.auto.candidates:
+        specs[name] = typed(compose_config([f"model=[{name}]"])).model[name]
+    return choose_auto(specs, gpu_memory_bytes)
+
+
+def _measure(overrides: list[str]) -> None:
+    register_schema()
+    argv, sys.argv = sys.argv, ["bench", *overrides]
+    try:
+        _jobs()
+    finally:
+        sys.argv = argv
+
+
+@hydra.main(version_base="1.3", config_path=str(SCENARIOS), config_name="config")
+def _jobs(composed: DictConfig) -> None:
+    """One Hydra job: a block. Works from what the run's folder holds, wherever the launcher put it."""
+    config = typed(composed)
+    folder = Path(str(config.run_dir))
+    machine_sha256 = store.hardware_sha256(hardware())
+    prepared = prepare(config, lambda text: None)
+    run_block(folder, config, read_plan(folder), prepared, int(config.block or 0), machine_sha256)
+
+
+def _write_run(
+    folder: Path, config: Config, plan: Plan, prepared: Prepared, identity: store.Identity, machine: dict[str, Any]
+) -> None:
+    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
+    write_json(folder / "plan.json", plan_record(plan, config, prepared.backends))
+    store.write_manifest(folder, {
+        "schema_version": store.SCHEMA_VERSION,
+        "scenario": config.scenario_name,
+        "run": folder.name,
+        "status": "running",
+        "created": store.now(),
+        "finished": None,
+        "identity": asdict(identity),
+        "hardware": machine,
+        "software": store.software(),
+        "git": store.git_state(),
+        "engines": {
+            name: {"version": e.version, "python": e.python, "packages_sha256": e.packages_sha256, "packages": e.packages}
+            for name, e in prepared.engines.items()
+        },
+        "models": {
+            name: {"source": m.source, "content_sha256": m.content_sha256, "path": m.path, "facts": m.facts}
+            for name, m in prepared.models.items()
+        },
+        "seed": config.seed,
+    })
+
+
+def _finish(folder: Path, config: Config) -> int:
+    plan = read_plan(folder)
+    if not all(store.block_complete(folder, block) for block in range(plan.blocks)):
+        store.set_status(folder, "incomplete")
+        print(f"{folder} is incomplete; the same command resumes it", file=sys.stderr)
+        return EXIT_FAILED_CELLS
+    failed = [
+        record
+        for block in range(plan.blocks)
+        for record in map(read_json, store.block_folder(folder, block).glob("*/launch.json"))
+        if record["state"] == "failed"
+    ]
+    store.set_status(folder, "failed" if failed else "complete")
+    _report(folder, Path(config.reports_dir).resolve())
+    return EXIT_FAILED_CELLS if failed else 0
+
+
+def _report(folder: Path, reports: Path) -> None:
+    analysis = analyse(folder)
+    paths = write(analysis, folder, reports)
+    console = _console()
+    render_terminal(analysis, console)
+    for path in paths:
+        console.print(os.path.relpath(path), highlight=False, markup=False, soft_wrap=True)
+
+
+def _incomplete(folder: Path) -> None:
+    try:
+        store.set_status(folder, "incomplete")
+    except StorageError:
+        pass  # the disk is full: "running" with no process is read as incomplete too
+
+
+def _config_sha256(config: Config) -> str:
+    content = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
+    assert isinstance(content, dict)
+    return store.sha256_of({key: value for key, value in content.items() if key not in _NOT_IDENTITY})
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _console() -> Console:
+    """Standard output; wide enough for the tables where it isn't a terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=180, no_color=True)
+
+
+def _say() -> Callable[[str], None]:
+    return lambda text: print(text, file=sys.stderr, flush=True)
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "plan": plan, "report": report}

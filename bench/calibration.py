@@ -1,0 +1,107 @@
+"""How fast this host was last time: start seconds, phase factors and noise, kept beside the other caches.
+
+The plan's time estimate is a simple count of tokens over rates; what a host really takes is learned from finished
+launches as a factor a phase. Figures before the first run come from a 2-core CPU machine and the 135M model.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from harness.environments import cache_dir
+from harness.errors import StorageError
+from harness.files import read_json, write_json
+
+PHASES = ("output_check", "load", "accuracy")
+_KEEP = 0.5
+"""Weight of the newest launch in the running mean of a factor."""
+
+
+@dataclass(frozen=True)
+class EngineSpeed:
+    """Speed of one engine on one host, for a model of `reference_parameters` weights."""
+
+    start_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    request_s: float
+    reference_parameters: int = 135_000_000
+    factors: dict[str, float] = field(default_factory=dict)
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Launch-to-launch standard deviation of the log of the primary metrics."""
+
+    throughput: float = 0.03
+    latency: float = 0.06
+    measured: bool = False
+
+
+DEFAULTS = {
+    "vllm": EngineSpeed(start_s=35, prefill_tokens_per_s=1500, decode_tokens_per_s=60, request_s=0.15),
+    "llama-cpp": EngineSpeed(start_s=2, prefill_tokens_per_s=900, decode_tokens_per_s=60, request_s=0.08),
+}
+_UNKNOWN = EngineSpeed(start_s=90, prefill_tokens_per_s=1000, decode_tokens_per_s=60, request_s=0.15)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is known of this host."""
+
+    engines: dict[str, EngineSpeed]
+    noise: Noise
+
+    def engine(self, backend: str) -> EngineSpeed:
+        return self.engines.get(backend) or DEFAULTS.get(backend, _UNKNOWN)
+
+
+def load(hardware_sha256: str) -> Calibration:
+    """The stored calibration of this hardware; defaults where nothing was measured yet."""
+    path = _path(hardware_sha256)
+    if not path.exists():
+        return Calibration({}, Noise())
+    stored = read_json(path)
+    engines = {name: EngineSpeed(**speed) for name, speed in stored["engines"].items()}
+    return Calibration(engines, Noise(**stored["noise"]))
+
+
+def learn_launch(
+    hardware_sha256: str, backend: str, seconds: dict[str, float], estimated: dict[str, float]
+) -> None:
+    """Fold one finished launch's phase times into the calibration."""
+    known = load(hardware_sha256)
+    speed = known.engine(backend)
+    factors = dict(speed.factors)
+    for phase in PHASES:
+        if seconds.get(phase) and estimated.get(phase):
+            seen = factors.get(phase, 1.0) * seconds[phase] / estimated[phase]
+            factors[phase] = seen if phase not in factors else (1 - _KEEP) * factors[phase] + _KEEP * seen
+    start_s = seconds.get("start", speed.start_s)
+    if speed.measured:
+        start_s = (1 - _KEEP) * speed.start_s + _KEEP * start_s
+    learned = replace(speed, start_s=start_s, factors=factors, measured=True)
+    _store(hardware_sha256, replace(known, engines={**known.engines, backend: learned}))
+
+
+def learn_noise(hardware_sha256: str, throughput: float | None, latency: float | None) -> None:
+    """Keep the residual standard deviations of a finished run."""
+    known = load(hardware_sha256)
+    noise = replace(
+        known.noise,
+        throughput=throughput if throughput is not None else known.noise.throughput,
+        latency=latency if latency is not None else known.noise.latency,
+        measured=True,
+    )
+    _store(hardware_sha256, replace(known, noise=noise))
+
+
+def _store(hardware_sha256: str, calibration: Calibration) -> None:
+    try:
+        write_json(_path(hardware_sha256), asdict(calibration))
+    except StorageError:
+        return  # an estimate not kept costs the next plan's precision, never this run
+
+
+def _path(hardware_sha256: str) -> Path:
+    return cache_dir() / "calibration" / f"{hardware_sha256[:16]}.json"

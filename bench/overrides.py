@@ -1,0 +1,83 @@
+"""A user's overrides, brought to the one form that the rest understands, before Hydra sees them.
+
+An axis is a list inside the job. A comma sweep over one (`backend=vllm,llama-cpp`) would make Hydra run each value as a
+job of its own and tear blocks apart, so it is folded into the list. `backend.KEY=…` without a backend's name is meant
+for the only selected one.
+"""
+
+from dataclasses import fields
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from bench.config import AXES, GROUPS, choices
+from harness.backends.interface import BackendOptions
+from harness.errors import ConfigError
+
+DEFAULT_SCENARIO = "smoke"
+_BACKEND_KEYS = tuple(spec.name for spec in fields(BackendOptions))
+
+
+def normalise(arguments: list[str]) -> list[str]:
+    """Overrides with comma sweeps over axes folded into lists; raises `ConfigError` for any other sweep."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(arguments)
+    except HydraException as error:
+        raise ConfigError(f"can't read the override: {str(error).strip().splitlines()[0]}") from error
+    return [_folded(override) for override in parsed]
+
+
+def scenario_name(overrides: list[str]) -> str:
+    """The selected scenario's name."""
+    return _last_value(overrides, "scenario") or DEFAULT_SCENARIO
+
+
+def splits_backend_keys(overrides: list[str]) -> tuple[list[str], list[str]]:
+    """Overrides of a backend's key that name no backend, and all others."""
+    nameless = [text for text in overrides if _nameless(text)]
+    return nameless, [text for text in overrides if text not in nameless]
+
+
+def name_the_backend(overrides: list[str], backends: list[str]) -> list[str]:
+    """`backend.python=…` → `backend.<name>.python=…`, where one backend is selected."""
+    return [_with_backend(text, backends) for text in overrides]
+
+
+def _folded(override: Override) -> str:
+    text, key = str(override.input_line), override.key_or_group
+    if override.is_sweep_override() and not key.startswith("hydra"):
+        if key not in GROUPS:
+            raise ConfigError(
+                f"'{text}': a sweep would tear blocks apart; only {', '.join(AXES)} take several values, as a list: {key}=[…]"
+            )
+        values = text.split("=", 1)[1]
+        if "(" in values:
+            raise ConfigError(f"'{text}': write the values as a list: {key}=[a,b]")
+        return f"{key}=[{values}]"
+    if key in GROUPS and override.package is None and isinstance(override.value(), str) and override.value():
+        return f"{key}=[{override.value()}]"
+    return text
+
+
+def _nameless(text: str) -> bool:
+    parts = text.lstrip("+~").partition("=")[0].split(".")
+    return parts[0] == "backend" and len(parts) > 1 and parts[1] in _BACKEND_KEYS
+
+
+def _with_backend(text: str, backends: list[str]) -> str:
+    stripped = text.lstrip("+~")
+    prefix, (key, _, value) = text[: len(text) - len(stripped)], stripped.partition("=")
+    parts = key.split(".")
+    rest = ".".join(parts[1:])
+    if len(backends) != 1:
+        names = ", ".join(f"backend.{name}.{rest}" for name in backends)
+        raise ConfigError(f"'{text}': {len(backends)} backends are selected; name one: {names or choices('backend')}")
+    if parts[1] == "env" and len(parts) > 2:
+        prefix = prefix or "+"
+    return f"{prefix}backend.{backends[0]}.{rest}={value}"
+
+
+def _last_value(overrides: list[str], key: str) -> str | None:
+    values = [text.partition("=")[2] for text in overrides if text.partition("=")[0] == key]
+    return values[-1] if values else None

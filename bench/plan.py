@@ -1,0 +1,450 @@
+"""Scenario → blocks → launches → cells: what will run, what can't and why, how long it takes, what it can see.
+
+The plan is computed before anything is launched, from the configuration alone; it is what `make plan` prints and what
+`plan.json` keeps.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from bench.analysis.compare import smallest_effect_pct
+from bench.calibration import Calibration
+from bench.config import Config, Scenario
+from harness.accuracy import Task, check_task
+from harness.backends import backend_class
+from harness.backends.interface import Backend
+from harness.errors import ConfigError, Unsupported
+from harness.files import read_json
+from harness.model import ModelShape
+from harness.settings import Settings
+from harness.traffic.load import Load
+
+T = TypeVar("T")
+
+MIN_REQUESTS = 8
+STOP_S = 3.0
+TASK_START_S = 6.0
+"""Start of the lm-eval process and loading of its task."""
+CHECK_TOKENS, CHECK_POSITIONS = 4000, 24
+"""Size of the output check, for the time estimate."""
+_DATA_SET_ITEMS, _DATA_SET_PROMPT_TOKENS = 1000, 700
+"""Size of a data set's task without a limit; a 5-shot prompt of MMLU or GSM8K."""
+BLOCK_TOKENS = 128
+"""The KV pool is rounded up to this, so that a block-based engine loses nothing to rounding."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A candidate: backend × model × strategy."""
+
+    backend: str
+    model: str
+    strategy: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.backend}+{self.model}+{self.strategy}"
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One server process of a block; `replica` 2 is the baseline's second launch (A′)."""
+
+    deployment: Deployment
+    replica: int = 1
+    check_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.deployment.id + ("+A2" if self.replica == 2 else "")
+
+
+@dataclass(frozen=True)
+class SupportEntry:
+    """Whether a backend can carry out a strategy on a model, and why not."""
+
+    backend: str
+    model: str
+    strategy: str
+    state: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class LaunchEstimate:
+    """Predicted seconds a phase, and memory, of one launch of a deployment."""
+
+    deployment: str
+    seconds: dict[str, float]
+    kv_bytes_per_token: float
+    capacity_tokens: int | None
+    pool_bytes: int | None
+    weight_bytes: int
+    working_set_tokens: int
+    working_set_bytes: float
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do. `settings` is per model, with the KV budget filled in."""
+
+    scenario: str
+    baseline: Deployment
+    deployments: tuple[Deployment, ...]
+    check_only: frozenset[str]
+    blocks: int
+    loads: dict[str, Load]
+    tasks: dict[str, Task]
+    settings: dict[str, Settings]
+    support: tuple[SupportEntry, ...]
+    estimates: dict[str, LaunchEstimate]
+    dropped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    smallest_effect: dict[str, float | None] = field(default_factory=dict)
+
+    def launches(self, block: int, seed: int) -> list[PlannedLaunch]:
+        """The block's launches in their seeded random order; checks only in the first block."""
+        planned = [PlannedLaunch(self.baseline, replica=2)]
+        for deployment in self.deployments:
+            once = deployment.id in self.check_only
+            if not once or block == 0:
+                planned.append(PlannedLaunch(deployment, check_only=once))
+        random.Random(f"order-{seed}-{block}").shuffle(planned)
+        return planned
+
+    def engine_baseline(self, deployment: Deployment, strategies: Mapping[str, Any]) -> Deployment | None:
+        """The 16-bit deployment of the same engine and model."""
+        for other in self.deployments:
+            same = (other.backend, other.model) == (deployment.backend, deployment.model)
+            if same and strategies[other.strategy].is_16bit_baseline:
+                return other
+        return None
+
+    def seconds(self) -> float:
+        """Estimated seconds of the whole run."""
+        return sum(self.estimates[p.deployment.id].total_s for b in range(self.blocks) for p in self.launches(b, 0))
+
+
+def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[int]) -> Plan:
+    """Validate every combination and lay out the run; raises `ConfigError` naming what is wrong and what is allowed."""
+    _need_axes(config)
+    scenario = config.scenario
+    backends = {name: backend_class(name)(options) for name, options in config.backend.items()}
+    for name, task in config.accuracy.items():
+        check_task(name, task, scenario.settings.context_tokens)
+    baseline_strategy = _baseline_strategy(config)
+    settings = {name: _settings(config, name, spec.shape, gpu_memory_bytes) for name, spec in config.model.items()}
+    support = _support(config, backends, settings)
+    deployments = tuple(Deployment(e.backend, e.model, e.strategy) for e in support if e.state == "ok")
+    _need_each_strategy(config, support)
+    _need_baselines(config, support, baseline_strategy)
+    first_model = next(iter(config.model))
+    baseline = Deployment(_baseline_backend(config), first_model, baseline_strategy)
+    estimates = {
+        d.id: _estimate(d, config, backends[d.backend], settings[d.model], config.load, calibration) for d in deployments
+    }
+    check_only = _named(scenario.check_only, deployments, "check_only")
+    if baseline.id in check_only:
+        raise ConfigError("scenario.check_only: the baseline can't be check-only")
+    plan = Plan(
+        scenario=config.scenario_name,
+        baseline=baseline,
+        deployments=deployments,
+        check_only=check_only,
+        blocks=scenario.blocks,
+        loads=dict(config.load),
+        tasks=dict(config.accuracy),
+        settings=settings,
+        support=support,
+        estimates=_check_only_estimates(estimates, check_only),
+    )
+    plan = _within_budget(plan, scenario, config, lambda loads, d: _estimate(
+        d, config, backends[d.backend], settings[d.model], loads, calibration))
+    return replace(plan, smallest_effect=_smallest_effect(plan.blocks, calibration))
+
+
+def _need_axes(config: Config) -> None:
+    for axis in ("backend", "model", "strategy", "load"):
+        if not getattr(config, axis):
+            raise ConfigError(f"{axis}: nothing is selected; write {axis}=[name,…]")
+
+
+def _baseline_backend(config: Config) -> str:
+    wanted = config.scenario.baseline.backend
+    if wanted is None or wanted not in config.backend:
+        return next(iter(config.backend))
+    return wanted
+
+
+def _baseline_strategy(config: Config) -> str:
+    plain = [name for name, strategy in config.strategy.items() if strategy.is_16bit_baseline]
+    if not plain:
+        names = ",".join(["baseline", *config.strategy])
+        raise ConfigError(f"strategy: a 16-bit baseline is missing, and every effect is held against one; write strategy=[{names}]")
+    wanted = config.scenario.baseline.strategy
+    return wanted if wanted in plain else plain[0]
+
+
+def _settings(config: Config, model: str, shape: ModelShape, gpu_memory_bytes: list[int]) -> Settings:
+    """The scenario's settings for one model, its KV budget and device count filled in."""
+    settings = config.scenario.settings
+    where = f"scenario.settings.context_tokens={settings.context_tokens}"
+    if shape.context_tokens and settings.context_tokens > shape.context_tokens:
+        raise ConfigError(f"{where} is longer than the context of {model}: {shape.context_tokens} (scenarios/model/{model}.yaml)")
+    for name, load in config.load.items():
+        work = load.workload
+        longest = max(work.input_tokens_max or 0, work.input_tokens_mean) + work.output_tokens_mean
+        if longest > settings.context_tokens:
+            raise ConfigError(f"scenarios/load/{name}.yaml: prompt + output of {longest} tokens don't fit {where}")
+    if settings.kv_budget_bytes is None and config.scenario.working_set_over_pool is not None:
+        working_set = max(_working_set_tokens(load) for load in config.load.values())
+        tokens = max(math.ceil(working_set / config.scenario.working_set_over_pool), settings.context_tokens)
+        tokens = math.ceil(tokens / BLOCK_TOKENS) * BLOCK_TOKENS
+        settings = replace(settings, kv_budget_bytes=math.ceil(tokens * shape.kv_bytes_per_token(16)))
+    if settings.tensor_parallel < 1:
+        settings = replace(settings, tensor_parallel=_devices_needed(shape, gpu_memory_bytes))
+    return settings
+
+
+def _devices_needed(shape: ModelShape, gpu_memory_bytes: list[int]) -> int:
+    """Fewest devices (a power of two) whose memory holds the 16-bit weights and as much KV again by a third."""
+    if not gpu_memory_bytes:
+        return 1
+    needed = 2 * shape.parameters * 4 / 3 / min(gpu_memory_bytes)
+    return int(2 ** max(0, math.ceil(math.log2(max(needed, 1)))))
+
+
+def _working_set_tokens(load: Load) -> int:
+    """Tokens whose KV is wanted at once: requests in flight × mean length (open loop: Little's law at 10 s a request)."""
+    length = load.workload.input_tokens_mean + load.workload.output_tokens_mean
+    if load.arrival.concurrency:
+        return min(load.arrival.concurrency, load.requests) * length
+    return math.ceil(min(load.requests, max(1.0, (load.arrival.rate_rps or 0) * 10.0))) * length
+
+
+def _support(config: Config, backends: Mapping[str, Backend], settings: Mapping[str, Settings]) -> tuple[SupportEntry, ...]:
+    entries = []
+    for backend_name, backend in backends.items():
+        for model_name, spec in config.model.items():
+            for strategy_name, strategy in config.strategy.items():
+                try:
+                    backend.check(strategy, spec.shape, settings[model_name])
+                    state, reason = "ok", None
+                except Unsupported as error:
+                    state, reason = "unsupported", str(error)
+                entries.append(SupportEntry(backend_name, model_name, strategy_name, state, reason))
+    return tuple(entries)
+
+
+def _need_each_strategy(config: Config, support: tuple[SupportEntry, ...]) -> None:
+    for name in config.strategy:
+        mine = [entry for entry in support if entry.strategy == name]
+        if all(entry.state != "ok" for entry in mine):
+            reasons = "; ".join(f"{entry.backend}: {entry.reason}" for entry in mine)
+            raise ConfigError(f"strategy '{name}' (scenarios/strategy/{name}.yaml): no selected backend can do it. {reasons}")
+
+
+def _need_baselines(config: Config, support: tuple[SupportEntry, ...], strategy: str) -> None:
+    for entry in support:
+        if entry.strategy == strategy and entry.state != "ok":
+            raise ConfigError(f"backend '{entry.backend}' can't run its own 16-bit baseline on {entry.model}: {entry.reason}")
+
+
+def _named(names: list[str], deployments: tuple[Deployment, ...], key: str) -> frozenset[str]:
+    """Deployment ids matching ``backend/strategy`` names; a name whose parts aren't selected matches none."""
+    chosen = set()
+    for name in names:
+        backend, _, strategy = name.partition("/")
+        if not strategy:
+            raise ConfigError(f"scenario.{key}: '{name}' must be written backend/strategy")
+        chosen |= {d.id for d in deployments if (d.backend, d.strategy) == (backend, strategy)}
+    return frozenset(chosen)
+
+
+def _estimate(
+    deployment: Deployment, config: Config, backend: Backend, settings: Settings, loads: Mapping[str, Load],
+    calibration: Calibration,
+) -> LaunchEstimate:
+    spec, strategy = config.model[deployment.model], config.strategy[deployment.strategy]
+    speed = calibration.engine(deployment.backend)
+    slower = max(spec.shape.parameters, 1) / speed.reference_parameters
+    prefill, decode = speed.prefill_tokens_per_s / slower, speed.decode_tokens_per_s / slower
+    factor = {phase: speed.factors.get(phase, 1.0) for phase in ("output_check", "load", "accuracy")}
+    load_s = 0.0
+    for load in loads.values():
+        work, count = load.workload, load.requests + load.warmup_requests
+        busy = count * (work.input_tokens_mean / prefill + work.output_tokens_mean / decode + speed.request_s)
+        load_s += max(busy, count / load.arrival.rate_rps if load.arrival.rate_rps else 0.0)
+    accuracy_s = 0.0
+    for task in config.accuracy.values():
+        prompt_tokens, questions = _task_size(task, strategy.prefix_reuse)
+        accuracy_s += TASK_START_S + prompt_tokens / prefill + questions * (8 / decode + speed.request_s)
+    capacity = backend.capacity_tokens(strategy, spec.shape, settings)
+    bytes_per_token = spec.shape.kv_bytes_per_token(backend.kv_bits_per_value(strategy))
+    working_set = max(_working_set_tokens(load) for load in loads.values())
+    return LaunchEstimate(
+        deployment=deployment.id,
+        seconds={
+            "start": speed.start_s * (1 if speed.measured else max(1.0, slower**0.5)),
+            "output_check": factor["output_check"] * (CHECK_TOKENS / prefill + CHECK_POSITIONS * 2 * speed.request_s),
+            "load": factor["load"] * load_s,
+            "accuracy": factor["accuracy"] * accuracy_s,
+            "stop": STOP_S,
+        },
+        kv_bytes_per_token=bytes_per_token,
+        capacity_tokens=capacity,
+        pool_bytes=None if capacity is None else math.ceil(capacity * bytes_per_token),
+        weight_bytes=2 * spec.shape.parameters,
+        working_set_tokens=working_set,
+        working_set_bytes=working_set * bytes_per_token,
+    )
+
+
+def _task_size(task: Task, prefix_reuse: bool) -> tuple[int, int]:
+    """Prompt tokens that a task makes an engine compute, and its questions; for the time estimate."""
+    if task.kind == "retrieval":
+        context, questions = task.context_tokens or 0, task.documents * task.questions
+        return context * (task.documents if prefix_reuse else questions), questions
+    items = task.limit or _DATA_SET_ITEMS
+    return items * _DATA_SET_PROMPT_TOKENS, items
+
+
+def _check_only_estimates(estimates: dict[str, LaunchEstimate], check_only: frozenset[str]) -> dict[str, LaunchEstimate]:
+    return {
+        name: replace(e, seconds={**e.seconds, "load": 0.0, "accuracy": 0.0}) if name in check_only else e
+        for name, e in estimates.items()
+    }
+
+
+def _within_budget(
+    plan: Plan, scenario: Scenario, config: Config, estimate: Callable[[Mapping[str, Load], Deployment], LaunchEstimate]
+) -> Plan:
+    """Trim optional deployments, then requests, until the estimate fits; never A/A′, never the number of launches."""
+    if scenario.budget_minutes is None:
+        return plan
+    budget_s = 60 * scenario.budget_minutes
+    dropped: list[str] = []
+    for name in scenario.optional:
+        gone = _gone_with(_named([name], plan.deployments, "optional"), plan, config)
+        if plan.seconds() <= budget_s or not gone:
+            continue
+        plan = replace(plan, deployments=tuple(d for d in plan.deployments if d.id not in gone))
+        dropped += [f"{name}: dropped to stay within {scenario.budget_minutes:g} minutes" for name in sorted(gone)]
+    asked = plan.loads
+    while plan.seconds() > budget_s and any(load.requests > MIN_REQUESTS for load in plan.loads.values()):
+        loads = {name: _fewer_requests(load) for name, load in plan.loads.items()}
+        fresh = {d.id: estimate(loads, d) for d in plan.deployments}
+        plan = replace(plan, loads=loads, estimates={**plan.estimates, **_check_only_estimates(fresh, plan.check_only)})
+    for name, load in plan.loads.items():
+        if load.requests < asked[name].requests:
+            dropped.append(f"load {name}: {asked[name].requests} requests trimmed to {load.requests}")
+    notes = plan.notes
+    if plan.seconds() > budget_s:
+        minutes = plan.seconds() / 60
+        notes = (*notes, f"the least that gives a verdict takes about {minutes:.0f} minutes, over the budget of "
+                         f"{scenario.budget_minutes:g}")
+    return replace(plan, dropped=tuple(dropped), notes=notes)
+
+
+def _gone_with(chosen: frozenset[str], plan: Plan, config: Config) -> frozenset[str]:
+    """What goes when `chosen` go: an engine's 16-bit baseline takes its other strategies along; the baseline stays."""
+    gone = set(chosen) - {plan.baseline.id}
+    for deployment in plan.deployments:
+        own = plan.engine_baseline(deployment, config.strategy)
+        if own is not None and own.id in gone:
+            gone.add(deployment.id)
+    return frozenset(gone)
+
+
+def _fewer_requests(load: Load) -> Load:
+    if load.requests <= MIN_REQUESTS:
+        return load
+    return replace(load, requests=max(MIN_REQUESTS, math.floor(load.requests * 0.9)))
+
+
+def _smallest_effect(blocks: int, calibration: Calibration) -> dict[str, float | None]:
+    """Smallest true difference, in per cent, that the plan sees with 80 % power; None where one block gives no verdict."""
+    noise = calibration.noise
+    return {
+        name: smallest_effect_pct(blocks, sd) for name, sd in (("throughput", noise.throughput), ("latency", noise.latency))
+    }
+
+
+def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> dict[str, Any]:
+    """`plan.json`: the plan as data, for the analysis and the report."""
+    scenario = config.scenario
+    return {
+        "schema_version": 1,
+        "scenario": plan.scenario,
+        "title": scenario.title,
+        "question": scenario.question,
+        "precision": config.precision,
+        "baseline": {"backend": plan.baseline.backend, "model": plan.baseline.model, "strategy": plan.baseline.strategy},
+        "deployments": [
+            {
+                "id": d.id,
+                **asdict(d),
+                "strategy_title": config.strategy[d.strategy].title or d.strategy,
+                "backend_title": backends[d.backend].title,
+                "engine_baseline": config.strategy[d.strategy].is_16bit_baseline,
+                "common_baseline": d == plan.baseline,
+                "check_only": d.id in plan.check_only,
+            }
+            for d in plan.deployments
+        ],
+        "blocks": plan.blocks,
+        "loads": {name: asdict(load) for name, load in plan.loads.items()},
+        "accuracy": {name: asdict(task) for name, task in plan.tasks.items()},
+        "sla": {name: asdict(sla) for name, sla in config.sla.items()},
+        "margin": asdict(scenario.margin),
+        "output_check": asdict(scenario.output_check),
+        "support": [asdict(entry) for entry in plan.support],
+        "dropped": list(plan.dropped),
+        "notes": list(plan.notes),
+        "smallest_effect": plan.smallest_effect,
+        "estimates": {name: {**asdict(e), "total_s": e.total_s} for name, e in plan.estimates.items()},
+        "seconds": plan.seconds(),
+        "settings": {name: asdict(settings) for name, settings in plan.settings.items()},
+        "kv_budget_bytes": {name: settings.kv_budget_bytes for name, settings in plan.settings.items()},
+    }
+
+
+def read_plan(run: Path) -> Plan:
+    """The plan that a run's folder holds: a resumed or remote block carries out exactly that one."""
+    record = read_json(run / "plan.json")
+    deployments = {d["id"]: Deployment(d["backend"], d["model"], d["strategy"]) for d in record["deployments"]}
+    baseline = record["baseline"]
+    return Plan(
+        scenario=record["scenario"],
+        baseline=Deployment(baseline["backend"], baseline["model"], baseline["strategy"]),
+        deployments=tuple(deployments.values()),
+        check_only=frozenset(d["id"] for d in record["deployments"] if d["check_only"]),
+        blocks=record["blocks"],
+        loads={name: _from_record(Load, value) for name, value in record["loads"].items()},
+        tasks={name: _from_record(Task, value) for name, value in record["accuracy"].items()},
+        settings={name: Settings(**value) for name, value in record["settings"].items()},
+        support=tuple(SupportEntry(**entry) for entry in record["support"]),
+        estimates={
+            name: LaunchEstimate(**{key: value for key, value in e.items() if key != "total_s"})
+            for name, e in record["estimates"].items()
+        },
+        dropped=tuple(record["dropped"]),
+        notes=tuple(record["notes"]),
+        smallest_effect=record["smallest_effect"],
+    )
+
+
+def _from_record(kind: type[T], value: dict[str, Any]) -> T:
+    made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), value))
+    assert isinstance(made, kind)
+    return made

@@ -1,0 +1,73 @@
+"""The plan as a person reads it: what will run, what can't and why, how long, how much memory, what it can see."""
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.config import Config
+from bench.plan import Plan
+from bench.progress import minutes
+
+
+def print_plan(console: Console, plan: Plan, config: Config) -> None:
+    """Print the plan."""
+    scenario = config.scenario
+    say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
+    say(f"{plan.scenario}: {scenario.question}" if scenario.question else plan.scenario)
+    launches = sum(len(plan.launches(block, config.seed)) for block in range(plan.blocks))
+    cells = sum(not p.check_only for b in range(plan.blocks) for p in plan.launches(b, config.seed)) * len(plan.loads)
+    budget = f" of {scenario.budget_minutes:g} min" if scenario.budget_minutes else ""
+    say(f"{plan.blocks} blocks · {launches} launches · {cells} cells · about {minutes(plan.seconds())}{budget}")
+    console.print(_deployments(plan, config))
+    for entry in plan.support:
+        if entry.state != "ok":
+            say(f"unsupported  {entry.backend} · {entry.model} · {entry.strategy}: {entry.reason}")
+    for text in plan.dropped:
+        say(f"dropped      {text}")
+    for text in plan.notes:
+        say(f"note         {text}")
+    for name, load in plan.loads.items():
+        work, arrival = load.workload, load.arrival
+        how = f"{arrival.concurrency} at a time" if arrival.concurrency else f"{arrival.kind} {arrival.rate_rps:g}/s"
+        say(f"load         {name}: {load.requests} requests, {how}, mean {work.input_tokens_mean} in / {work.output_tokens_mean} out")
+    for name, task in plan.tasks.items():
+        say(f"accuracy     {name}, margin {task.margin_pp:g} pp")
+    say(_smallest_effect(plan))
+
+
+def _deployments(plan: Plan, config: Config) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("backend", "model", "strategy", "launches"):
+        table.add_column(name, no_wrap=True)
+    for name in ("a launch", "weights", "KV bytes/token", "KV pool", "capacity", "working set"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for deployment in plan.deployments:
+        estimate = plan.estimates[deployment.id]
+        check_only = deployment.id in plan.check_only
+        launches = 1 if check_only else plan.blocks * (2 if deployment == plan.baseline else 1)
+        label = f"{launches} (A, A′)" if deployment == plan.baseline else f"{launches} (check only)" if check_only else str(launches)
+        table.add_row(
+            deployment.backend,
+            deployment.model,
+            config.strategy[deployment.strategy].title or deployment.strategy,
+            label,
+            minutes(estimate.total_s),
+            mebibytes(estimate.weight_bytes),
+            f"{estimate.kv_bytes_per_token:,.0f}",
+            "engine's own" if estimate.pool_bytes is None else mebibytes(estimate.pool_bytes),
+            "engine's own" if estimate.capacity_tokens is None else f"{estimate.capacity_tokens:,} tok",
+            mebibytes(estimate.working_set_bytes),
+        )
+    return table
+
+
+def _smallest_effect(plan: Plan) -> str:
+    effect = plan.smallest_effect
+    throughput, latency = effect.get("throughput"), effect.get("latency")
+    if throughput is None or latency is None:
+        return "verdicts     none: one block gives no verdict"
+    return f"verdicts     smallest effect visible: throughput {throughput:.0f} %, TTFT P90 {latency:.0f} %"
+
+
+def mebibytes(count: float) -> str:
+    """Bytes as MiB or GiB."""
+    return f"{count / 2**20:,.0f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"

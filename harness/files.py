@@ -1,0 +1,57 @@
+"""Files that are whole or absent: written to a temporary name in the same folder, synced, then renamed."""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.errors import StorageError
+
+_OUT_OF_ROOM = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "read-only file system"}
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """The error for a file that can't be written; names the folder and what to do."""
+    reason = _OUT_OF_ROOM.get(error.errno or 0, error.strerror or str(error))
+    return StorageError(f"can't write {path}: {reason}. What was measured before is intact; free room, then run again.")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically, making its folder; raises `StorageError`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise storage_error(path, error) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON; NaN and infinity are refused (they are not JSON)."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_bytes())
+
+
+def sha256_of(value: Any) -> str:
+    """Hash of a JSON-able value, independent of key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def sha256_of_files(paths: Iterable[Path], root: Path) -> str:
+    """Hash over names (relative to `root`) and contents of files."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

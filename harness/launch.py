@@ -1,0 +1,292 @@
+"""One launch, measured from start to end: start → prove → check output → replay load → score → stop.
+
+Everything that was measured is on disk as soon as it is measured; what goes wrong is part of the record.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from harness.accuracy import Task, run_task
+from harness.accuracy.output_check import take
+from harness.accuracy.passages import passage
+from harness.backends.command_line import final_command
+from harness.backends.interface import Backend, EngineState, ResetOutcome
+from harness.cache_reset import PROBE_TOKENS, reset_and_verify
+from harness.environments import EnginePython
+from harness.errors import KVMarkError, StorageError
+from harness.files import read_json, write_json
+from harness.model import Model
+from harness.server import Server, ServerSpec, free_port, serve
+from harness.settings import Settings
+from harness.strategy import Strategy
+from harness.telemetry import Recorder
+from harness.traffic.load import Load
+from harness.traffic.replay import ReplayReport, replay
+from harness.traffic.schedule import ScheduleFacts, build_schedule
+
+SCHEMA_VERSION = 1
+StateReader = Callable[[], EngineState]
+
+
+class Watch(Protocol):
+    """Who looks on while a launch is measured."""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+
+    def step(self, text: str) -> None:
+        """The launch goes on to another step."""
+
+    def requests(self, done: int, total: int) -> None:
+        """Requests of the current cell that have ended."""
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What to launch and what to do to it; see `docs/results.md` for how it is recorded.
+
+    Attributes
+    ----------
+    seed : int
+        The block's seed, for traffic and questions: equal for all launches of a block.
+    check_seed : int
+        Seed of the output check's texts: equal for all launches of a run.
+    folder : Path
+        Where the launch is recorded.
+    record_dir : Path
+        Where running processes are noted, so that a later run can end what a killed one left behind.
+    """
+
+    block: int
+    backend: str
+    strategy_name: str
+    deployment: str
+    replica: int
+    check_only: bool
+    model: Model
+    strategy: Strategy
+    settings: Settings
+    loads: Mapping[str, Load]
+    tasks: Mapping[str, Task]
+    seed: int
+    check_seed: int
+    folder: Path
+    record_dir: Path
+
+
+@dataclass
+class _Record:
+    """What is known so far; becomes `launch.json`."""
+
+    state: str = "measured"
+    reason: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    effect: dict[str, Any] | None = None
+
+    def fail(self, reason: str) -> None:
+        self.state, self.reason = "failed", self.reason or reason
+        self.errors.append(reason)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - started, 3)
+
+
+def clock() -> dict[str, int]:
+    """A monotonic and a wall-clock reading of the same moment, in nanoseconds."""
+    return {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+
+
+def measure_launch(spec: LaunchSpec, backend: Backend, engine: EnginePython, watch: Watch) -> dict[str, Any]:
+    """Measure one launch and write `launch.json`, which is returned.
+
+    A server that fails is recorded with its reason and never raises. `StorageError` does: without a disk nothing more
+    can be measured.
+    """
+    port = backend.options.port or free_port()
+    served_name = f"{spec.model.name}-{uuid4().hex[:8]}"
+    command = final_command(backend, engine.python, spec.model, spec.strategy, spec.settings, port, served_name)
+    record = _Record()
+    clocks = [clock()]
+    server_spec = ServerSpec(
+        argv=command.argv,
+        env=command.env,
+        log_path=spec.folder / "engine.log",
+        port=port,
+        served_name=served_name,
+        health_path=backend.health_path,
+        metrics_path=backend.metrics_path,
+        cores=spec.settings.cores,
+        start_timeout_s=backend.options.start_timeout_s,
+        record_dir=spec.record_dir,
+    )
+    watch.step("starting the engine")
+    stopping = time.monotonic()
+    try:
+        with serve(server_spec) as server:
+            record.seconds["start"] = round(server.start_seconds, 3)
+            _use(server, spec, backend, record, watch)
+            watch.step("stopping the engine")
+            stopping = time.monotonic()
+        record.seconds["stop"] = round(time.monotonic() - stopping, 3)
+    except StorageError:
+        raise
+    except KVMarkError as error:
+        record.fail(str(error))
+    clocks.append(clock())
+    result = {
+        "schema_version": SCHEMA_VERSION,
+        "block": spec.block,
+        "backend": spec.backend,
+        "model": spec.model.name,
+        "strategy": spec.strategy_name,
+        "deployment": spec.deployment,
+        "replica": spec.replica,
+        "check_only": spec.check_only,
+        "command": {"argv": list(command.argv), "env": dict(command.env)},
+        "engine": {"version": engine.version},
+        "port": port,
+        "served_name": served_name,
+        "settings": asdict(spec.settings),
+        "confounders": backend.confounders(spec.strategy, spec.settings),
+        "clock": clocks,
+        **asdict(record),
+    }
+    write_json(spec.folder / "launch.json", result)
+    return result
+
+
+def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, watch: Watch) -> None:
+    """Prove, check, load and score a server that is ready."""
+    effect = backend.proof(spec.model, spec.strategy, spec.settings, server.log_text(), server.metrics_text())
+    record.effect = asdict(effect)
+    if not effect.in_effect:
+        record.state, record.reason = "not in effect", "; ".join(effect.mismatches)
+        return
+
+    def state() -> EngineState:
+        return backend.state(server.metrics_text())
+
+    with Recorder(server.pids, state, spec.folder / "telemetry.parquet"):
+        with record.timed("output_check"):
+            watch.step("output check")
+            checked = take(
+                backend, server.base_url, server.served_name, spec.model,
+                context_tokens=spec.settings.context_tokens, seed=spec.check_seed, state=state,
+            )
+            write_json(spec.folder / "output_check.json", checked)
+            if checked["error"]:
+                record.errors.append(f"output check: {checked['error']}")
+        if spec.check_only:
+            server.check()
+            return
+        for name, load in spec.loads.items():
+            with record.timed("load"):
+                watch.step(f"load {name}")
+                _cell(server, spec, backend, name, load, state, record, watch)
+            server.check()
+        for name, task in spec.tasks.items():
+            with record.timed("accuracy"):
+                watch.step(f"accuracy {name}")
+                _reset(server, spec, backend, state)
+                _task(server, spec, backend, name, task, record, watch)
+            server.check()
+
+
+def _cell(
+    server: Server, spec: LaunchSpec, backend: Backend, name: str, load: Load, state: StateReader, record: _Record, watch: Watch
+) -> None:
+    """Replay one load and record the cell; a failed one keeps what there is."""
+    folder = spec.folder / "cells" / name
+    schedule = build_schedule(
+        load, model=spec.model, served_name=server.served_name, request_extras=backend.request_extras,
+        context_tokens=spec.settings.context_tokens, seed=spec.seed, path=folder / "schedule.jsonl",
+    )
+    reset = _reset(server, spec, backend, state) if load.cache_state == "cold" else None
+    before, clocks = state(), [clock()]
+    cell = _cell_head(spec, name, load, schedule, reset, record.effect or {})
+    report: ReplayReport | None = None
+    try:
+        report = replay(
+            load, schedule_path=folder / "schedule.jsonl", base_url=server.base_url, out_dir=folder, env={},
+            on_progress=watch.requests,
+        )
+        server.check()
+        if report.failed_requests >= report.window_requests > 0:
+            cell |= {"state": "failed", "reason": f"all {report.window_requests} requests failed: {report.commonest_error}"}
+    except StorageError:
+        raise
+    except KVMarkError as error:
+        cell |= {"state": "failed", "reason": str(error)}
+    after = _state_or_none(state)
+    clocks.append(clock())
+    cell |= {
+        "clock": clocks,
+        "counters": {"before": asdict(before), "after": asdict(after) if after else None},
+        "window": asdict(report.window) if report else None,
+        "client": asdict(report.client) if report else None,
+    }
+    write_json(folder / "cell.json", cell)
+    record.cells.append(name)
+    if cell["state"] == "failed":
+        record.fail(f"load {name}: {cell['reason']}")
+
+
+def _cell_head(
+    spec: LaunchSpec, name: str, load: Load, schedule: ScheduleFacts, reset: ResetOutcome | None, effect: dict[str, Any]
+) -> dict[str, Any]:
+    capacity = effect.get("capacity_tokens")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "load": name,
+        "state": "measured",
+        "reason": None,
+        "seed": spec.seed,
+        "arrival": asdict(load.arrival),
+        "requests": load.requests,
+        "cache": {"state": load.cache_state if reset is None or reset.done else "unverified",
+                  "reset": reset.evidence if reset else None},
+        "working_set_tokens": schedule.working_set_tokens,
+        "working_set_over_pool": schedule.working_set_tokens / capacity if capacity else None,
+        "schedule_sha256": schedule.sha256,
+    }
+
+
+def _reset(server: Server, spec: LaunchSpec, backend: Backend, state: StateReader) -> ResetOutcome:
+    """Empty the caches, verified; prompts of later steps never overlap earlier ones or the probe."""
+    probe = passage(spec.model, PROBE_TOKENS, seed=spec.check_seed, stream="cache-probe")
+    return reset_and_verify(backend, server.base_url, server.served_name, state, probe)
+
+
+def _state_or_none(state: StateReader) -> EngineState | None:
+    try:
+        return state()
+    except OSError:
+        return None
+
+
+def _task(
+    server: Server, spec: LaunchSpec, backend: Backend, name: str, task: Task, record: _Record, watch: Watch
+) -> None:
+    folder = spec.folder / "accuracy" / name
+    result = run_task(
+        task, backend=backend, base_url=server.base_url, served_name=server.served_name, model=spec.model,
+        context_tokens=spec.settings.context_tokens, seed=spec.seed, out_dir=folder, say=watch.say,
+    )
+    if not (folder / "results.json").exists() or read_json(folder / "results.json") != result:
+        write_json(folder / "results.json", result)
+    record.tasks.append(name)
+    if result["state"] == "failed":
+        record.fail(f"accuracy {name}: {result['reason']}")
