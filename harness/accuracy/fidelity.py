@@ -1,0 +1,159 @@
+"""How far one forced-decode record lies from another: NLL, top-1 agreement, KL divergence. Pure functions of JSON.
+
+A record is the content of `output_check.json`. An engine returns only the `top_k` most probable tokens of a position;
+what is left of the probability is spread evenly over the rest of the vocabulary, here and everywhere in KVMark. All
+values are in nats.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+Record = dict[str, Any]
+
+_LEAST_REMAINDER = 1e-9
+"""Least probability left to the tokens outside the top k: rounding can eat up all of it."""
+
+NLL_FLOOR = 0.25
+KL_FLOOR = 0.10
+AGREEMENT_FLOOR = 0.25
+BAND_FACTOR = 5.0
+"""Tolerances of `broken`: floors of the band, and how many times the A/A′ difference it is wide."""
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """One record against a reference.
+
+    Attributes
+    ----------
+    positions : int
+        Positions at which both records can be read.
+    nll : float or None
+        Mean negative log-likelihood of the text's own tokens under the record.
+    nll_delta : float or None
+        The same less the reference's, on the same positions.
+    top1_agreement : float or None
+        Share of positions with the same most probable token.
+    kl : float or None
+        Mean KL divergence of the record from the reference over the tokens that either names, plus one bin for all
+        others.
+    unusable : int
+        Positions that the record lacks or that hold no numbers.
+    echo_nll_delta : float or None
+        Difference of the echoed text's NLL, where both have one.
+    """
+
+    positions: int
+    nll: float | None
+    nll_delta: float | None
+    top1_agreement: float | None
+    kl: float | None
+    unusable: int
+    echo_nll_delta: float | None
+
+
+def distribution(record: Record, index: int) -> dict[int, float] | None:
+    """Probabilities of the top-k tokens at one position; None where the engine gave no usable numbers."""
+    ids, logprobs = record["top_token_ids"][index], record["top_logprobs"][index]
+    if not ids or len(ids) != len(logprobs) or any(value is None or not math.isfinite(value) for value in logprobs):
+        return None
+    return {token: math.exp(value) for token, value in zip(ids, logprobs, strict=True)}
+
+
+def _outside(top: dict[int, float], vocab: int) -> float:
+    """Probability of one token outside the top k."""
+    return max(1.0 - sum(top.values()), _LEAST_REMAINDER) / max(vocab - len(top), 1)
+
+
+def token_nlls(record: Record) -> list[float | None]:
+    """Negative log-likelihood of the text's own next token at each position; None where it can't be told."""
+    nlls: list[float | None] = []
+    for index, token in enumerate(record["next_token_ids"]):
+        top = distribution(record, index)
+        nlls.append(None if top is None else -math.log(max(top.get(token, 0.0), _outside(top, record["vocab"]))))
+    return nlls
+
+
+def mean_nll(record: Record) -> float | None:
+    """Mean NLL over the usable positions."""
+    usable = [nll for nll in token_nlls(record) if nll is not None]
+    return fmean(usable) if usable else None
+
+
+def kl_divergence(reference: dict[int, float], other: dict[int, float], vocab: int) -> float:
+    """KL(reference ‖ other) over the union of both top-k sets, and one bin for the rest of the vocabulary."""
+    tokens = reference.keys() | other.keys()
+    p_outside, q_outside = _outside(reference, vocab), _outside(other, vocab)
+    p = [max(reference.get(token, 0.0), p_outside if token not in reference else 0.0) for token in tokens]
+    q = [max(other.get(token, 0.0), q_outside if token not in other else 0.0) for token in tokens]
+    p.append(max(1.0 - sum(p), _LEAST_REMAINDER))
+    q.append(max(1.0 - sum(q), _LEAST_REMAINDER))
+    p_sum, q_sum = sum(p), sum(q)
+    pairs = zip(p, q, strict=True)
+    divergence = sum(a / p_sum * math.log((a / p_sum) / (b / q_sum)) for a, b in pairs if a > 0.0 and b > 0.0)
+    return max(divergence, 0.0)
+
+
+def compare(record: Record, reference: Record, from_position: int = 0) -> Fidelity:
+    """Hold a record against a reference of the same text; `from_position` leaves out earlier positions."""
+    for key in ("text_sha256", "positions"):
+        if record[key] != reference[key]:
+            raise ValueError(f"the records can't be compared: they differ in {key}")
+    wanted = [index for index, position in enumerate(record["positions"]) if position >= from_position]
+    nlls, reference_nlls = token_nlls(record), token_nlls(reference)
+    mine: list[float] = []
+    theirs: list[float] = []
+    same: list[bool] = []
+    divergences: list[float] = []
+    unusable = 0
+    for index in wanted:
+        a, b = distribution(record, index), distribution(reference, index)
+        nll, reference_nll = nlls[index], reference_nlls[index]
+        if a is None or nll is None:
+            unusable += 1
+        elif b is not None and reference_nll is not None:
+            mine.append(nll)
+            theirs.append(reference_nll)
+            same.append(record["top_token_ids"][index][0] == reference["top_token_ids"][index][0])
+            divergences.append(kl_divergence(b, a, record["vocab"]))
+    echo, reference_echo = record.get("echo"), reference.get("echo")
+    return Fidelity(
+        positions=len(mine),
+        nll=fmean(mine) if mine else None,
+        nll_delta=fmean(mine) - fmean(theirs) if mine else None,
+        top1_agreement=fmean(same) if same else None,
+        kl=fmean(divergences) if divergences else None,
+        unusable=unusable,
+        echo_nll_delta=echo["nll"] - reference_echo["nll"] if echo and reference_echo else None,
+    )
+
+
+def broken(record: Record, reference: Record, reference_again: Record | None = None) -> str | None:
+    """Why an output counts as broken, or None.
+
+    The band around the reference is `BAND_FACTOR` times the difference of the two 16-bit launches A and A′, but never
+    narrower than the floors above.
+    """
+    if record["error"]:
+        return f"forced decode failed: {record['error']}"
+    found = compare(record, reference)
+    if found.unusable or not found.positions:
+        return f"forced decode: no usable log-probabilities at {found.unusable} of {len(record['positions'])} positions"
+    noise = compare(reference_again, reference) if reference_again and not reference_again["error"] else None
+    nll_band = max(NLL_FLOOR, BAND_FACTOR * abs((noise and noise.nll_delta) or 0.0))
+    kl_band = max(KL_FLOOR, BAND_FACTOR * ((noise and noise.kl) or 0.0))
+    noise_agreement = noise.top1_agreement if noise and noise.top1_agreement is not None else 1.0
+    agreement_band = max(AGREEMENT_FLOOR, BAND_FACTOR * (1.0 - noise_agreement))
+    assert found.nll_delta is not None and found.kl is not None and found.top1_agreement is not None
+    if found.nll_delta > nll_band:
+        return f"forced-decode NLL {found.nll:.2f} against {mean_nll(reference):.2f} (allowed: {nll_band:.2f} more)"
+    if found.echo_nll_delta is not None and found.echo_nll_delta > nll_band:
+        return f"echoed text's NLL {record['echo']['nll']:.2f} against {reference['echo']['nll']:.2f}"
+    if found.kl > kl_band and 1.0 - found.top1_agreement > agreement_band:
+        return (
+            f"forced decode: KL {found.kl:.3f} nats (allowed: {kl_band:.3f}) and the most probable token agrees at "
+            f"{found.top1_agreement:.0%} of positions"
+        )
+    return None

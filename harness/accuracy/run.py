@@ -1,0 +1,256 @@
+"""One accuracy task on a running server: items, lm-eval in a process of its own, results and samples."""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.accuracy import retrieval
+from harness.accuracy.code_execution import passes
+from harness.accuracy.datasets import questions
+from harness.accuracy.task import EXERCISES, KINDS, TASKS_DIR, Task, mode_of
+from harness.backends.interface import Backend, log_tail
+from harness.errors import ConfigError
+from harness.files import read_json, write_bytes, write_json
+from harness.guard import guarded
+from harness.model import Model
+
+SCHEMA_VERSION = 1
+METRICS = {"loglikelihood": "accuracy (log-likelihood)", "generation": "accuracy (generation)"}
+
+_WORKER_ENV = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+}
+
+
+def run_task(
+    name: str,
+    task: Task,
+    *,
+    backend: Backend,
+    base_url: str,
+    served_name: str,
+    model: Model,
+    context_tokens: int,
+    seed: int,
+    out_dir: Path,
+    say: Callable[[str], None],
+    record_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Ask the task's questions and write `results.json` and `samples.jsonl` to `out_dir`.
+
+    Parameters
+    ----------
+    name : str
+        The task's key in the configuration.
+    task : Task
+    backend, base_url, served_name, model
+        The running server (root URL, without `/v1`) and what it serves.
+    context_tokens : int
+        Longest sequence that the server takes.
+    seed : int
+        The block's: equal seeds give equal questions.
+    out_dir : Path
+        Folder of this task's results, `accuracy/<name>`.
+    say : callable
+        Takes a line of progress.
+    record_dir : Path, optional
+        Where `harness.guard` notes the process, for the sweep of a later run.
+
+    Returns
+    -------
+    dict
+        The content of `results.json`. A server that can't do the task, or fails, is a result (`unsupported`,
+        `failed`) with its reason.
+
+    Raises
+    ------
+    ConfigError
+        The task's data can't be read.
+    StorageError
+        The results can't be written.
+    """
+    began = time.monotonic()
+    kind, mode = KINDS[task.kind], mode_of(task, backend.reads_echo)
+    rows = _rows(task, mode, model, seed)
+    items_text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    results: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "task": name,
+        "kind": task.kind,
+        "mode": mode,
+        "metric": METRICS[mode],
+        "n": 0,
+        "score": None,
+        "chance": None,
+        "margin_pp": task.margin_pp,
+        "context_tokens": task.context_tokens,
+        "exercises": list(EXERCISES[mode]),
+        "state": "measured",
+        "reason": None,
+        "errors": 0,
+        "items": len(rows),
+        "items_sha256": hashlib.sha256(items_text.encode()).hexdigest(),
+        "seed": seed,
+        "chat_template": None,
+        "prompts_as_token_ids": backend.takes_token_ids,
+        "num_concurrent": task.num_concurrent,
+        "stop": [],
+        "prompt_tokens": None,
+        "seconds": {},
+    }
+    samples: list[dict[str, Any]] = []
+    if mode == "loglikelihood" and not backend.reads_echo:
+        results |= {"state": "unsupported", "reason": f"{backend.name} ignores `echo`: no prompt log-probabilities"}
+    else:
+        say(f"{name}: {len(rows)} questions")
+        outcome = _ask(
+            task, mode, backend, base_url, served_name, model, context_tokens, items_text, out_dir, record_dir
+        )
+        results |= {"state": outcome["state"], "reason": outcome["reason"], "stop": outcome["stop"]}
+        results |= {"prompt_tokens": outcome["prompt_tokens"] or None, "seconds": outcome["seconds"]}
+        samples = _samples(outcome["samples"], rows)
+        if task.kind == "humaneval" and results["state"] == "measured":
+            results |= _score_code(name, task, samples, rows)
+    results["errors"] = sum(sample["error"] is not None for sample in samples)
+    scores = [sample["score"] for sample in samples if sample["score"] is not None]
+    if results["state"] == "measured":
+        results |= {"n": len(scores), "score": sum(scores) / len(scores), "chance": _chance(kind.choices, samples)}
+    results["seconds"] = {**results["seconds"], "total": round(time.monotonic() - began, 3)}
+    write_bytes(out_dir / "samples.jsonl", "".join(json.dumps(one, allow_nan=False) + "\n" for one in samples).encode())
+    write_json(out_dir / "results.json", results)
+    return results
+
+
+def _rows(task: Task, mode: str, model: Model, seed: int) -> list[dict[str, Any]]:
+    """The block's questions."""
+    if task.kind == "retrieval":
+        assert task.context_tokens is not None, "check_task comes first"
+        return retrieval.as_rows(
+            retrieval.items(
+                model,
+                documents=task.documents,
+                questions=task.questions,
+                context_tokens=task.context_tokens,
+                seed=seed,
+            )
+        )
+    rows = questions(task, seed)
+    if len(KINDS[task.kind].modes) > 1:
+        rows = [{**row, "item_id": f"{row['item_id']}#{mode}"} for row in rows]
+    if len({row["item_id"] for row in rows}) != len(rows):
+        raise ConfigError(
+            f"data_dir: item ids of {task.kind} are not unique in {task.data_dir or KINDS[task.kind].hub}"
+        )
+    return rows
+
+
+def _ask(
+    task: Task,
+    mode: str,
+    backend: Backend,
+    base_url: str,
+    served_name: str,
+    model: Model,
+    context_tokens: int,
+    items_text: str,
+    out_dir: Path,
+    record_dir: Path | None,
+) -> dict[str, Any]:
+    """Run the worker; its `Outcome`, or a failed one when the process died."""
+    with tempfile.TemporaryDirectory(prefix="kvmark-lm-eval-") as scratch:
+        folder = Path(scratch)
+        (folder / "items.jsonl").write_text(items_text)
+        job = {
+            "task_yaml": str(TASKS_DIR / f"{KINDS[task.kind].modes[mode]}.yaml"),
+            "items_path": str(folder / "items.jsonl"),
+            "base_url": base_url.rstrip("/"),
+            "served_name": served_name,
+            "tokenizer": model.path,
+            "token_ids": backend.takes_token_ids,
+            "context_tokens": context_tokens,
+            "num_concurrent": task.num_concurrent,
+            "timeout_s": task.timeout_s,
+            "cache_dir": str(folder / "datasets"),
+            "out_path": str(folder / "outcome.json"),
+        }
+        write_json(folder / "job.json", job)
+        root = Path(harness.__file__).parents[1]
+        env = {
+            **_WORKER_ENV,
+            "HF_DATASETS_CACHE": str(folder / "datasets"),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
+        }
+        argv = [sys.executable, "-m", "harness.accuracy.lm_eval_worker", str(folder / "job.json")]
+        log_path = out_dir / "lm_eval.log"
+        with guarded(argv, env=env, log_path=log_path, cwd=folder, record_dir=record_dir) as worker:
+            worker.wait()
+            reason = worker.exit_reason()
+        outcome_path = folder / "outcome.json"
+        if outcome_path.exists():
+            outcome: dict[str, Any] = read_json(outcome_path)
+            return outcome
+    return {
+        "state": "failed",
+        "reason": f"lm-eval {reason}: {log_tail(log_path, 3)}",
+        "samples": [],
+        "stop": [],
+        "prompt_tokens": {},
+        "seconds": {},
+    }
+
+
+def _samples(found: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worker's samples in the schema of `samples.jsonl`."""
+    return [
+        {
+            "item_id": one["item_id"],
+            "document_id": one["document_id"],
+            "context_tokens": rows[one["index"]].get("context_tokens"),
+            "depth": rows[one["index"]].get("depth"),
+            "score": one["score"],
+            "answer": one["answer"],
+            "target": one["target"],
+            "choice_logprobs": one["choice_logprobs"],
+            "prompt_sha256": hashlib.sha256(one["prompt"].encode()).hexdigest(),
+            "error": one["error"],
+        }
+        for one in found
+    ]
+
+
+def _score_code(name: str, task: Task, samples: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Score generated functions by running them, if the user allows it; what changes in the results."""
+    if not task.allow_code_execution:
+        return {
+            "state": "unsupported",
+            "reason": "scoring would run code that the model wrote, on this machine and without a sandbox; the answers "
+            f"are kept in samples.jsonl. To score: accuracy.{name}.allow_code_execution=true",
+        }
+    for sample, row in zip(samples, rows, strict=True):
+        if sample["error"] is None:
+            sample["score"] = float(passes(row["prompt"] + sample["answer"], row["test"], row["entry_point"]))
+        else:
+            sample["score"] = 0.0
+    return {}
+
+
+def _chance(choices: int, samples: list[dict[str, Any]]) -> float:
+    """What the best constant answer scores on these items (open questions: 0)."""
+    if not choices:
+        return 0.0
+    most_common = Counter(sample["target"] for sample in samples).most_common(1)[0][1]
+    return max(1.0 / choices, most_common / len(samples))
