@@ -1,0 +1,168 @@
+"""A run's folder as typed data. Only what `docs/results.md` describes is read; only complete blocks are taken."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import KVMarkError
+from harness.files import read_json
+
+SCHEMA_VERSIONS = (1,)
+"""Versions of the results folder that this code reads."""
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """One cell: `cell.json`, and the requests where there are any."""
+
+    load: str
+    facts: dict[str, Any]
+    requests: pa.Table | None
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """One accuracy task of one launch: `results.json` and the items."""
+
+    task: str
+    facts: dict[str, Any]
+    samples: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """One server's life: `launch.json` and what lies beside it."""
+
+    name: str
+    block: int
+    facts: dict[str, Any]
+    cells: dict[str, CellRecord]
+    tasks: dict[str, TaskRecord]
+    output_check: dict[str, Any] | None
+    telemetry: pd.DataFrame | None
+
+    @property
+    def deployment(self) -> str:
+        return str(self.facts["deployment"])
+
+    @property
+    def replica(self) -> int:
+        return int(self.facts.get("replica") or 1)
+
+    @property
+    def state(self) -> str:
+        return str(self.facts["state"])
+
+    @property
+    def effect(self) -> dict[str, Any]:
+        return self.facts.get("effect") or {}
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run.
+
+    Attributes
+    ----------
+    blocks : dict
+        `block.json` of each complete block, by index.
+    interrupted : tuple of str
+        Folders under `blocks/` that are not complete, and hence not read further.
+    problems : tuple of str
+        Files that should be there and can't be read; what they held counts as not measured.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    plan: dict[str, Any]
+    blocks: dict[int, dict[str, Any]]
+    launches: tuple[LaunchRecord, ...]
+    interrupted: tuple[str, ...]
+    problems: tuple[str, ...] = field(default=())
+
+
+def load_run(run_dir: Path) -> RunRecord:
+    """Read `run_dir`; raises `KVMarkError` where it is no run or of a version that isn't known."""
+    for name in ("manifest.json", "plan.json"):
+        if not (run_dir / name).is_file():
+            raise KVMarkError(f"{run_dir} holds no run: {name} is missing. Give a folder results/<scenario>/<run>.")
+    manifest, plan = read_json(run_dir / "manifest.json"), read_json(run_dir / "plan.json")
+    if (version := manifest.get("schema_version")) not in SCHEMA_VERSIONS:
+        known = ", ".join(map(str, SCHEMA_VERSIONS))
+        raise KVMarkError(f"{run_dir}/manifest.json: schema_version {version} is unknown; this version reads {known}")
+    problems: list[str] = []
+    blocks: dict[int, dict[str, Any]] = {}
+    interrupted: list[str] = []
+    launches: list[LaunchRecord] = []
+    folders = (run_dir / "blocks").iterdir() if (run_dir / "blocks").is_dir() else ()
+    for folder in sorted((f for f in folders if f.is_dir()), key=lambda f: (len(f.name), f.name)):
+        facts = _json_or_none(folder / "block.json", problems)
+        if not folder.name.isdigit() or facts is None or facts.get("status") != "complete":
+            interrupted.append(folder.name)
+            continue
+        block = int(folder.name)
+        blocks[block] = facts
+        found = [f for f in sorted(folder.iterdir()) if (f / "launch.json").is_file()]
+        records = [_launch(f, block, problems) for f in found]
+        launches += [record for record in records if record is not None]
+    return RunRecord(run_dir, manifest, plan, blocks, tuple(launches), tuple(interrupted), tuple(problems))
+
+
+def _launch(folder: Path, block: int, problems: list[str]) -> LaunchRecord | None:
+    facts = _json_or_none(folder / "launch.json", problems)
+    if facts is None:
+        return None
+    telemetry = _table_or_none(folder / "telemetry.parquet", problems)
+    cells = {f.parent.name: f.parent for f in sorted(folder.glob("cells/*/cell.json"))}
+    tasks = {f.parent.name: f.parent for f in sorted(folder.glob("accuracy/*/results.json"))}
+    return LaunchRecord(
+        name=folder.name,
+        block=block,
+        facts=facts,
+        cells={name: cell for name, f in cells.items() if (cell := _cell(f, problems))},
+        tasks={name: task for name, f in tasks.items() if (task := _task(f, problems))},
+        output_check=_json_or_none(folder / "output_check.json", problems),
+        telemetry=None if telemetry is None else telemetry.to_pandas(),
+    )
+
+
+def _cell(folder: Path, problems: list[str]) -> CellRecord | None:
+    facts = _json_or_none(folder / "cell.json", problems)
+    if facts is None:
+        return None
+    return CellRecord(folder.name, facts, _table_or_none(folder / "requests.parquet", problems))
+
+
+def _task(folder: Path, problems: list[str]) -> TaskRecord | None:
+    facts = _json_or_none(folder / "results.json", problems)
+    if facts is None:
+        return None
+    path = folder / "samples.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return TaskRecord(folder.name, facts, tuple(json.loads(line) for line in lines if line.strip()))
+
+
+def _json_or_none(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = read_json(path)
+    except ValueError as error:
+        problems.append(f"{path.parent.name}/{path.name} can't be read: {error}")
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _table_or_none(path: Path, problems: list[str]) -> pa.Table | None:
+    if not path.is_file():
+        return None
+    try:
+        return pq.read_table(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        problems.append(f"{path.parent.name}/{path.name} can't be read: {error}")
+        return None

@@ -1,0 +1,345 @@
+"""What an analysis says: frozen, typed, and JSON-able, so that a report needs nothing else.
+
+None always means "not measured" or "unbounded" as its field says, never zero. An infinite value (a percentile that falls
+among failed requests) is written to JSON as the text ``"inf"``.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+STATES = ("measured", "unsupported", "failed", "not in effect", "output broken", "client-bound")
+VERDICTS = ("better", "worse", "equivalent", "inconclusive", "not informative", "not comparable")
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """A percentile over requests (or tokens) with its distribution-free 95 % interval.
+
+    Attributes
+    ----------
+    percent : int
+        50, 90 or 99.
+    value : float
+        The order statistic; infinite where it falls among failed requests.
+    low, high : float or None
+        Order-statistic interval; None: the sample doesn't bound it on that side.
+    n : int
+        Values that it was taken from.
+    """
+
+    percent: int
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class LaunchStatistics:
+    """One launch under one load: the numbers that comparisons use (rule 13), by names of `docs/metrics.md`."""
+
+    block: int
+    replica: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A deployment under one load, over all its launches.
+
+    Attributes
+    ----------
+    state : str
+        measured, failed, or client-bound.
+    reason : str or None
+        Why not measured.
+    requests, failed_requests : int
+        In the windows of all launches.
+    errors : dict
+        Failed requests by kind.
+    launches : tuple of LaunchStatistics
+        One entry a measured launch.
+    quantiles : dict
+        Metric (``ttft_ms``, ``itl_ms``, ``tpot_ms``, ``e2e_ms``) → percentiles that the sample supports.
+    means : dict
+        Mean over launches of the launch statistics that are rates or shares; absent where not measured.
+    sla_met : dict
+        SLA name → whether every launch kept every limit.
+    notes : tuple of str
+        What a reader must know (estimated token counts, output lengths, a pool that doesn't bind).
+    """
+
+    load: str
+    state: str
+    reason: str | None
+    requests: int = 0
+    failed_requests: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    launches: tuple[LaunchStatistics, ...] = ()
+    quantiles: dict[str, tuple[Quantile, ...]] = field(default_factory=dict)
+    means: dict[str, float] = field(default_factory=dict)
+    sla_met: dict[str, bool] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """Memory of a deployment (rule 6); None: not measured. Names and units as in `docs/metrics.md`."""
+
+    kv_dtype: str | None = None
+    kv_bytes_per_token: float | None = None
+    capacity_tokens: int | None = None
+    pool_bytes: int | None = None
+    slots: int | None = None
+    peak_kv_cache_usage: float | None = None
+    peak_kv_tokens: float | None = None
+    peak_pss_bytes: float | None = None
+    peak_gpu_memory_bytes: float | None = None
+    preemptions: float | None = None
+    working_set_over_pool: dict[str, float] = field(default_factory=dict)
+    max_concurrency: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OutputCheckResult:
+    """Forced decode against the same engine's 16-bit launches (rule 2), worst block first in `reason`.
+
+    Attributes
+    ----------
+    broken : bool
+        Outside the band.
+    nll, baseline_nll : float or None
+        Mean negative log-likelihood of the text's own tokens, nats; with a true token outside the top k, a lower bound.
+    top1_agreement, kl : float or None
+        Share of positions with the same most probable token; mean divergence over the top k, nats.
+    nll_band, top1_band : float or None
+        Largest NLL increase and least agreement that still pass.
+    reason : str
+        One sentence with the numbers.
+    """
+
+    broken: bool
+    nll: float | None
+    baseline_nll: float | None
+    top1_agreement: float | None
+    kl: float | None
+    nll_band: float | None
+    top1_band: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One statistic of a deployment against a baseline.
+
+    Attributes
+    ----------
+    against : str
+        ``engine``: the same engine's 16-bit baseline; ``common``: the scenario's common baseline.
+    role : str
+        ``primary`` (adjusted over the compared deployments) or ``exploratory`` (not adjusted).
+    effect_pct, low_pct, high_pct : float or None
+        Ratio to the baseline less one, in per cent; None: can't be said.
+    verdict, reason : str
+        One of `VERDICTS`, and why.
+    smallest_effect_pct : float or None
+        What this comparison could have seen with 80 % power, from the residual found.
+    equivalence_p : float or None
+        The larger p-value of two one-sided tests against the margin, unadjusted.
+    """
+
+    metric: str
+    load: str
+    deployment: str
+    baseline: str
+    against: str
+    role: str
+    verdict: str
+    reason: str
+    effect_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    launches: int = 0
+    baseline_launches: int = 0
+    degrees_of_freedom: int | None = None
+    residual_pct: float | None = None
+    smallest_effect_pct: float | None = None
+    equivalence_p: float | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class AccuracyScore:
+    """One task on one deployment, over its launches (of the baseline: A, and A′ only where A is missing)."""
+
+    task: str
+    state: str
+    reason: str | None
+    metric: str
+    n: int
+    score: float | None
+    chance: float | None
+    exercises: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AccuracyComparison:
+    """A task's score against the same engine's 16-bit baseline, paired by block and item.
+
+    Attributes
+    ----------
+    difference_pp, low_pp, high_pp : float or None
+        Candidate less baseline, percentage points, with the 95 % interval used.
+    n, documents : int
+        Paired items, and documents that they share.
+    lost, gained : int
+        Items that only the baseline, and only the candidate, got right.
+    non_inferior : bool
+        Whether a loss as large as the margin is excluded.
+    """
+
+    task: str
+    deployment: str
+    baseline: str
+    against: str
+    margin_pp: float
+    verdict: str
+    reason: str
+    n: int = 0
+    documents: int = 0
+    difference_pp: float | None = None
+    low_pp: float | None = None
+    high_pp: float | None = None
+    lost: int = 0
+    gained: int = 0
+    non_inferior: bool = False
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """Spread between A and A′, one engine and load: SD of a launch's statistic within a block, per cent."""
+
+    deployment: str
+    load: str
+    metric: str
+    sd_pct: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What one launch was: for the parts of the report that let a reader repeat it."""
+
+    block: int
+    launch: str
+    deployment: str
+    replica: int
+    state: str
+    reason: str | None
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    engine_version: str | None
+    settings: dict[str, Any]
+    confounders: dict[str, str]
+    seconds: dict[str, float]
+    evidence: tuple[str, ...]
+    mismatches: tuple[str, ...]
+    errors: tuple[str, ...]
+    schedule_sha256: dict[str, str]
+
+
+@dataclass(frozen=True)
+class DeploymentResult:
+    """A candidate: what became of it and what was measured."""
+
+    id: str
+    backend: str
+    model: str
+    strategy: str
+    backend_title: str
+    strategy_title: str
+    engine_baseline: bool
+    common_baseline: bool
+    check_only: bool
+    state: str
+    reason: str | None
+    launches: int
+    failed_launches: int
+    memory: MemoryResult
+    cells: dict[str, CellResult]
+    accuracy: dict[str, AccuracyScore]
+    output_check: OutputCheckResult | None
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its speed takes part in comparisons."""
+        return self.state == "measured" and not self.check_only
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend_title} + {self.strategy_title}"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that is said about one run; `bench.report` reads nothing else.
+
+    Attributes
+    ----------
+    blocks, blocks_planned : int
+        Complete blocks, which alone are analysed, and those planned.
+    interrupted : tuple of str
+        Folders of blocks that were cut short: kept, not analysed.
+    plan : dict
+        The plan as carried out, for plan against actual.
+    manifest : dict
+        Identity, versions, hardware, hashes.
+    """
+
+    schema_version: int
+    scenario: str
+    title: str
+    run: str
+    status: str
+    created: str | None
+    finished: str | None
+    precision: str
+    blocks: int
+    blocks_planned: int
+    interrupted: tuple[str, ...]
+    deployments: tuple[DeploymentResult, ...]
+    comparisons: tuple[Comparison, ...]
+    accuracy: tuple[AccuracyComparison, ...]
+    noise: tuple[NoiseFloor, ...]
+    launches: tuple[LaunchFacts, ...]
+    seconds_by_block: dict[str, float]
+    plan: dict[str, Any]
+    manifest: dict[str, Any]
+    problems: tuple[str, ...] = ()
+
+    def deployment(self, deployment_id: str) -> DeploymentResult:
+        return next(d for d in self.deployments if d.id == deployment_id)
+
+    def compared(self, deployment_id: str, against: str, role: str = "primary") -> list[Comparison]:
+        """Comparisons of one deployment, in the order of loads and metrics."""
+        return [c for c in self.comparisons if (c.deployment, c.against, c.role) == (deployment_id, against, role)]
+
+
+def to_json(analysis: Analysis) -> dict[str, Any]:
+    """The analysis as plain JSON values; infinite numbers become ``"inf"``."""
+    plain = asdict(analysis)
+    for row, result in zip(plain["deployments"], analysis.deployments, strict=True):
+        row["ranked"] = result.ranked
+    return dict(_plain(plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value

@@ -1,0 +1,51 @@
+"""A user's overrides arrive in one form; what would tear blocks apart is folded or refused with the right spelling."""
+
+import pytest
+
+from bench.config import AXES
+from bench.overrides import name_the_backend, normalise, scenario_name, splits_backend_keys
+from harness.errors import ConfigError
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_comma_sweep_over_an_axis_becomes_a_list(axis: str) -> None:
+    assert normalise([f"{axis}=a,b-c"]) == [f"{axis}=[a,b-c]"]
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_one_value_of_an_axis_becomes_a_list(axis: str) -> None:
+    assert normalise([f"{axis}=a"]) == [f"{axis}=[a]"]
+    assert normalise([f"{axis}=[a,b]"]) == [f"{axis}=[a,b]"]
+
+
+@pytest.mark.parametrize("text", ["seed=1,2", "scenario=smoke,long-context", "scenario.blocks=range(1,3)"])
+def test_any_other_sweep_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="tear blocks apart"):
+        normalise([text])
+
+
+def test_a_value_with_a_comma_inside_quotes_or_lists_is_no_sweep() -> None:
+    texts = ["backend.vllm.extra_args=[--a,--b]", "results_dir='x,y'"]
+    assert normalise(texts) == texts
+
+
+def test_an_override_that_is_none_is_an_error_not_a_crash() -> None:
+    with pytest.raises(ConfigError, match="override"):
+        normalise(["backend=[vllm"])
+
+
+def test_a_backend_key_without_a_name_means_the_only_backend() -> None:
+    nameless, others = splits_backend_keys(["backend.python=/usr/bin/python3", "scenario=smoke", "backend.vllm.port=1"])
+    assert nameless == ["backend.python=/usr/bin/python3"]
+    assert others == ["scenario=smoke", "backend.vllm.port=1"]
+    assert name_the_backend(nameless, ["llama-cpp"]) == ["backend.llama-cpp.python=/usr/bin/python3"]
+
+
+def test_a_backend_key_without_a_name_is_refused_with_several_backends() -> None:
+    with pytest.raises(ConfigError, match=r"backend\.vllm\.port, backend\.llama-cpp\.port"):
+        name_the_backend(["backend.port=1"], ["vllm", "llama-cpp"])
+
+
+def test_the_last_scenario_named_wins() -> None:
+    assert scenario_name(["scenario=smoke", "seed=1", "scenario=odcc"]) == "odcc"
+    assert scenario_name([]) == "smoke"
