@@ -1,1 +1,1 @@
-"""Traffic: workloads (what is asked), arrivals (when), the Locust client (asking), and the records of what came back."""
+"""Traffic: workloads (what is asked), arrivals (when), the Locust client (asking), records (what came back)."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from harness.errors import ConfigError
 
-ARRIVALS = ("closed", "poisson", "constant")
-WORKLOADS = ("sharegpt", "synthetic")
 CACHE_STATES = ("cold", "warm")
 
 
@@ -90,9 +88,13 @@ class Load:
     cache_state: str = "cold"
 
     def __post_init__(self) -> None:
+        # The registries are filled by modules that need the classes above.
+        from harness.traffic.arrivals import ARRIVALS  # noqa: PLC0415
+        from harness.traffic.workload import WORKLOADS  # noqa: PLC0415
+
         for key, value, allowed in (
-            ("workload.kind", self.workload.kind, WORKLOADS),
-            ("arrival.kind", self.arrival.kind, ARRIVALS),
+            ("workload.kind", self.workload.kind, tuple(sorted(WORKLOADS))),
+            ("arrival.kind", self.arrival.kind, tuple(sorted(ARRIVALS))),
             ("cache_state", self.cache_state, CACHE_STATES),
         ):
             if value not in allowed:
@@ -103,3 +105,8 @@ class Load:
             raise ConfigError(f"arrival.rate_rps: a {self.arrival.kind} arrival needs a rate > 0")
         if self.requests < 1:
             raise ConfigError(f"requests: {self.requests} must be >= 1")
+        for key in ("warmup_requests", "think_time_s"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"{key}: {getattr(self, key)} must be >= 0")
+        if self.timeout_s <= 0:
+            raise ConfigError(f"timeout_s: {self.timeout_s} must be > 0")
