@@ -1,11 +1,11 @@
 """Accuracy against the same engine's 16-bit baseline, every question paired with itself (rule 12).
 
-Of the baseline's two launches in a block A is used, and A′ only where A has no scores: averaging them would turn right or
-wrong into a half, for which the score interval isn't made.
+Of the baseline's two launches in a block A is used, and A′ only where A has no scores: averaging them would turn right
+or wrong into a half, for which the score interval isn't made.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from statsmodels.stats.proportion import proportion_confint
 
-from bench.analysis.load import LaunchRecord
-from bench.analysis.result import AccuracyComparison, AccuracyScore
+from bench.analysis.load import LaunchRecord, RunRecord
+from bench.analysis.result import AccuracyComparison, AccuracyScore, DeploymentResult
 
 ALPHA = 0.05
 
@@ -71,12 +71,66 @@ def task_score(launches: Sequence[LaunchRecord], task: str) -> AccuracyScore:
     )
 
 
+def accuracy_comparisons(run: RunRecord, deployments: Sequence[DeploymentResult]) -> Iterable[AccuracyComparison]:
+    """Every task of every deployment against its engine's 16-bit baseline, and against the common one."""
+    launches = {d.id: [x for x in run.launches if x.deployment == d.id] for d in deployments}
+    common = next((d for d in deployments if d.common_baseline), None)
+    for task, facts in (run.plan.get("accuracy") or {}).items():
+        margin = float(facts.get("margin_pp") or 0.0)
+        for one in (d for d in deployments if d.accuracy):
+            base = next(
+                (d for d in deployments if d.engine_baseline and (d.backend, d.model) == (one.backend, one.model)), None
+            )
+            for against, reference in (("engine", base), ("common", common)):
+                if reference is None or reference.id == one.id:
+                    continue
+                obstacle = _obstacle(one, reference, task)
+                if obstacle is not None:
+                    yield AccuracyComparison(
+                        task, one.id, reference.id, against, margin, verdict="not comparable", reason=obstacle
+                    )
+                    continue
+                yield compare_task(
+                    scores(launches[one.id], task),
+                    scores(launches[reference.id], task),
+                    task=task,
+                    ids=(one.id, reference.id),
+                    against=against,
+                    margin_pp=margin,
+                    chance=reference.accuracy[task].chance or 0.0,
+                )
+
+
+def _obstacle(one: DeploymentResult, reference: DeploymentResult, task: str) -> str | None:
+    if one.model != reference.model:
+        return "another model"
+    for who, d in (("", one), ("the baseline: ", reference)):
+        if d.state == "not in effect":
+            return f"{who}{d.state}"
+        if (score := d.accuracy[task]).score is None:
+            return f"{who}{score.state}: {score.reason}"
+    return None
+
+
 def compare_task(
-    candidate: Scores, baseline: Scores, *, task: str, ids: tuple[str, str], against: str, margin_pp: float, chance: float
+    candidate: Scores,
+    baseline: Scores,
+    *,
+    task: str,
+    ids: tuple[str, str],
+    against: str,
+    margin_pp: float,
+    chance: float,
 ) -> AccuracyComparison:
     """Non-inferiority of one task at `margin_pp`; `ids` are the deployments, candidate first."""
     pairs = sorted(candidate.keys() & baseline.keys())
-    common = {"task": task, "deployment": ids[0], "baseline": ids[1], "against": against, "margin_pp": margin_pp}
+    common: dict[str, Any] = {
+        "task": task,
+        "deployment": ids[0],
+        "baseline": ids[1],
+        "against": against,
+        "margin_pp": margin_pp,
+    }
     if len(pairs) < 2:
         return AccuracyComparison(
             **common, n=len(pairs), verdict="not comparable", reason=f"{len(pairs)} questions were answered by both"
@@ -86,7 +140,7 @@ def compare_task(
     documents = np.array([baseline[key][1] for key in pairs])
     lost, gained = int((mine < theirs).sum()), int((mine > theirs).sum())
     interval = paired_interval(mine, theirs, documents)
-    numbers = {
+    numbers: dict[str, Any] = {
         "n": len(pairs),
         "documents": len(set(documents)),
         "difference_pp": 100 * interval.difference,
@@ -131,16 +185,16 @@ def near_chance(baseline: NDArray[np.float64], chance: float, margin: float) -> 
     return None
 
 
-def paired_interval(
-    mine: NDArray[np.float64], theirs: NDArray[np.float64], documents: NDArray[Any]
-) -> PairedInterval:
+def paired_interval(mine: NDArray[np.float64], theirs: NDArray[np.float64], documents: NDArray[Any]) -> PairedInterval:
     """The wider of the cluster-robust t interval (questions of a document together) and Tango's score interval."""
     difference = mine - theirs
     mean = float(difference.mean())
     found = []
     if len(set(documents)) > 1:
         groups = np.unique(documents, return_inverse=True)[1]
-        fit = sm.OLS(difference, np.ones(len(difference))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+        fit = sm.OLS(difference, np.ones(len(difference))).fit(
+            cov_type="cluster", cov_kwds={"groups": groups}, use_t=True
+        )
         half = float(stats.t.ppf(1 - ALPHA / 2, len(set(documents)) - 1)) * float(np.nan_to_num(fit.bse[0]))
         found.append(PairedInterval(mean, mean - half, mean + half, f"cluster t over {len(set(documents))} documents"))
     if set(np.unique(mine)) | set(np.unique(theirs)) <= {0.0, 1.0}:

@@ -70,7 +70,9 @@ class Estimate:
         return float(max(below, above))
 
 
-def within_engine(values: pd.DataFrame, baseline: str, *, families: int = 1, adjust: bool = True) -> dict[str, Estimate]:
+def within_engine(
+    values: pd.DataFrame, baseline: str, *, families: int = 1, adjust: bool = True
+) -> dict[str, Estimate]:
     """Every deployment of one engine against that engine's baseline.
 
     Parameters

@@ -1,5 +1,6 @@
 """Is what a deployment says still language? Forced decode against the same engine's 16-bit launches (rule 2)."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -26,11 +27,15 @@ class Band:
         Least share of positions with the same most probable token.
     pairs : int
         Pairs of 16-bit launches that it was taken from; 0: the floors alone.
+    guessing : float
+        NLL above which a 16-bit launch is as good as guessing (random weights): which token is most probable says
+        nothing then.
     """
 
     nll: float
     top1: float
     pairs: int
+    guessing: float
 
 
 def band(baseline_launches: Sequence[LaunchRecord], tolerances: Mapping[str, Any]) -> Band:
@@ -45,6 +50,7 @@ def band(baseline_launches: Sequence[LaunchRecord], tolerances: Mapping[str, Any
         nll=max([floor, *(BAND_FACTOR * shift for shift in shifts)]),
         top1=min([least, *(1 - BAND_FACTOR * d for d in disagreements)]),
         pairs=len(found),
+        guessing=min((0.9 * math.log(record["vocab"]) for record in records), default=math.inf),
     )
 
 
@@ -76,17 +82,17 @@ def check(launches: Sequence[LaunchRecord], baseline: Sequence[LaunchRecord], li
         sound += found
     if not sound:
         return None
-    fault = max(worst, key=lambda pair: pair[1].nll or 0.0) if worst else None
-    shown = [fault[1]] if fault else sound
+    gravest = max(worst, key=lambda pair: pair[1].nll or 0.0) if worst else None
+    shown = [gravest[1]] if gravest else sound
     return OutputCheckResult(
-        broken=fault is not None,
+        broken=gravest is not None,
         nll=_mean(f.nll for f in shown),
         baseline_nll=_mean(None if f.nll is None else f.nll - (f.nll_delta or 0.0) for f in shown),
         top1_agreement=_mean(f.top1_agreement for f in shown),
         kl=_mean(f.kl for f in shown),
         nll_band=limits.nll,
         top1_band=limits.top1,
-        reason=fault[0] if fault else _summary(sound),
+        reason=gravest[0] if gravest else _summary(sound),
     )
 
 
@@ -116,8 +122,8 @@ def _fault(found: Sequence[Fidelity], limits: Band, where: str) -> str | None:
     if nearest.nll_delta > limits.nll:
         return f"forced-decode NLL {nearest.nll:.1f} against {nearest.nll - nearest.nll_delta:.1f}{where}"
     agreement = max(f.top1_agreement or 0.0 for f in usable)
-    if agreement < limits.top1:
-        return f"the most probable token agrees at {agreement:.0%} of positions{where} (least allowed {limits.top1:.0%})"
+    if agreement < limits.top1 and nearest.nll - nearest.nll_delta < limits.guessing:
+        return f"the most probable token agrees at {agreement:.0%} of positions{where} (least: {limits.top1:.0%})"
     echo = [f.echo_nll_delta for f in usable if f.echo_nll_delta is not None]
     if echo and min(echo) > limits.nll:
         return f"NLL of an echoed text {min(echo):.1f} above the 16-bit launch's"

@@ -1,7 +1,7 @@
 """What an analysis says: frozen, typed, and JSON-able, so that a report needs nothing else.
 
-None always means "not measured" or "unbounded" as its field says, never zero. An infinite value (a percentile that falls
-among failed requests) is written to JSON as the text ``"inf"``.
+None always means "not measured" or "unbounded" as its field says, never zero. An infinite value (a percentile that
+falls among failed requests) is written to JSON as the text ``"inf"``.
 """
 
 import math

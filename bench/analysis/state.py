@@ -8,7 +8,7 @@ from bench.analysis.metrics import Requests, quantile
 from bench.analysis.result import OutputCheckResult
 
 CLIENT_CPU_SHARE = 0.9
-"""CPU time ÷ wall time of the load client above which it, and not the server, may set the pace (one process, one core)."""
+"""CPU ÷ wall time of the load client (one process, one core) above which it may set the pace, and not the server."""
 
 SEND_LAG_MS, SEND_LAG_SHARE = 50.0, 0.1
 """A P90 send lag beyond both the milliseconds and this share of the median TTFT counts as the client's."""
@@ -21,16 +21,15 @@ def deployment_state(
     planned: dict[str, Any],
     launches: Sequence[LaunchRecord],
     check: OutputCheckResult | None,
-    unsupported: str | None,
     blocks: int,
 ) -> tuple[str, str | None]:
     """State and reason of one deployment; the first that applies, gravest first.
 
-    A deployment of which any launch failed is `failed`: the launches that survived are no fair sample. A baseline, launched
-    twice a block, may lose one of the two.
+    A deployment of which any launch failed is `failed`: the launches that survived are no fair sample. A baseline,
+    launched twice a block, may lose one of the two.
     """
-    if unsupported is not None:
-        return "unsupported", unsupported
+    if reason := planned.get("unsupported"):
+        return "unsupported", str(reason)
     if not launches:
         return "failed", "no launch of it lies in a complete block" if blocks else "no block was completed"
     for launch in launches:

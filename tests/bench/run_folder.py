@@ -87,7 +87,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def steady(
     *, requests: int = 12, concurrency: int = 4, output_tokens: int = 8, ttft_ms: float = 400, itl_ms: float = 20
 ) -> list[dict[str, Any]]:
-    """A closed loop in which every request takes the same time, TTFT growing a little from one to the next."""
+    """Make a closed loop in which every request takes the same time, TTFT growing a little from one to the next."""
     rows, length = [], ttft_ms + itl_ms * (output_tokens - 1)
     for index in range(requests):
         sent = (index // concurrency) * length * 1.1
@@ -98,7 +98,7 @@ def steady(
 
 
 def forced_decode(*, nll: float = 2.8, top1: Sequence[int] | None = None, text: str = "a" * 64) -> dict[str, Any]:
-    """An `output_check.json` whose true tokens all have the given negative log-likelihood."""
+    """Make an `output_check.json` whose true tokens all have the given negative log-likelihood."""
     count = 20
     true_tokens = list(range(100, 100 + count))
     first = list(top1) if top1 is not None else [7] * count
@@ -194,9 +194,12 @@ def plan(deployments: Sequence[Mapping[str, Any]], *, blocks: int = 3, **more: A
         "output_check": {"nll_increase_nats": 0.3, "top1_agreement_min": 0.5},
         "support": [],
         "dropped": [],
-        "smallest_effect": {},
-        "estimates": {},
-        "kv_budget_bytes": 8000 * 23040,
+        "smallest_effect": {"throughput": 6.0, "latency": 12.0},
+        "notes": [],
+        "question": "What does a narrower KV cache buy at long context?",
+        "seconds": 900.0,
+        "estimates": {d["id"]: {"total_s": 80.0, "kv_bytes_per_token": 23040.0} for d in deployments},
+        "kv_budget_bytes": {"tiny": 8000 * 23040},
         "precision": "normal",
         **more,
     }

@@ -8,9 +8,7 @@ from bench.analysis.accuracy import Scores, compare_task, near_chance, paired_in
 
 
 def answers(rights: list[int], per_document: int = 1, blocks: int = 3) -> Scores:
-    return {
-        (i % blocks, f"q{i}"): (float(right), f"d{i // per_document}") for i, right in enumerate(rights)
-    }
+    return {(i % blocks, f"q{i}"): (float(right), f"d{i // per_document}") for i, right in enumerate(rights)}
 
 
 def compare(candidate: Scores, baseline: Scores, margin_pp: float = 10, chance: float = 0.0):  # type: ignore[no-untyped-def]
