@@ -18,11 +18,12 @@ def cache_dir() -> Path:
 
 
 @contextmanager
-def locked(path: Path, say: Say) -> Iterator[None]:
+def locked(path: Path, say: Say) -> Iterator[int]:
     """Hold an exclusive lock named after `path` (``<path>.lock``), waiting for whoever has it.
 
     The kernel drops the lock when its holder dies, so a killed process never blocks the next one. The lock file stays:
-    removing it would let two processes hold locks on two files of one name.
+    removing it would let two processes hold locks on two files of one name. Yields the lock's descriptor: a child that
+    inherits it holds the lock too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("w") as handle:
@@ -31,4 +32,4 @@ def locked(path: Path, say: Say) -> Iterator[None]:
         except BlockingIOError:
             say(f"waiting: another process is preparing {path}")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle.fileno()
