@@ -3,6 +3,9 @@
 #   make bench SCENARIO=long-context                             set up, fetch the embedded model, measure
 #   make bench SCENARIO=long-context BACKEND=vllm,llama-cpp STRATEGY=baseline,kv-fp8 ARGS="scenario.blocks=5"
 #   make test                                                    set up and run the tests
+#
+# What is given on make's command line reaches the environment: PIP_EXTRA_INDEX_URL=<url> (where the CPU build of torch
+# lies), PIP_INDEX_URL=<url>, KVMARK_CACHE=<folder>, HF_TOKEN=<token>.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,9 +16,6 @@ overrides = $(if $(SCENARIO),scenario='$(SCENARIO)') $(call axis,BACKEND,backend
 
 # `exec`: a signal meets the program itself, once. make's own variables mean nothing to an engine that compiles.
 run = exec env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/python
-
-# pip reads these from the environment; on make's command line they get there.
-export PIP_EXTRA_INDEX_URL PIP_INDEX_URL KVMARK_CACHE
 
 .PHONY: help setup bench plan report test test-e2e lint
 .DEFAULT_GOAL := help
