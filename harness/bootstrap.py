@@ -33,11 +33,10 @@ EXIT_SETUP, EXIT_INTERRUPTED = 3, 130
 
 ADVICE = (
     ("No space left", "The disk is full: free about 2 GB."),
-    ("Could not find a version", "The package index lacks a pinned version: check pip's index settings (pip config list)."),
-    ("No matching distribution", "The package index lacks a pinned version: check pip's index settings (pip config list)."),
     ("Connection", "The package index can't be reached: check the network, proxy and pip's index settings."),
     ("Name or service not known", "The package index can't be reached: check the network, proxy and DNS."),
-    ("error: command 'gcc'", "A package is being compiled: install a C compiler, or use another supported Python version."),
+    ("No matching distribution", "The package index lacks a pinned version: check pip's settings (pip config list)."),
+    ("error: command 'gcc'", "A package is being compiled: install a C compiler, or use another supported Python."),
 )
 """What to do, by what stands in pip's output; the first that fits."""
 
@@ -162,21 +161,23 @@ def _read_ready(venv: Path) -> dict | None:  # type: ignore[type-arg]
 def _fresh(venv: Path) -> None:
     if venv.exists():
         if not (venv / OURS).exists():
-            raise SetupFailed(f"{venv} exists and wasn't made by KVMark: move it away, or use another: make VENV=<folder>")
+            raise SetupFailed(f"{venv} exists and KVMark didn't make it: move it away, or choose another: make VENV=…")
         _say(f"{venv.name} is out of date or unfinished: making it anew")
         shutil.rmtree(venv)
     venv.mkdir(parents=True)
     _write(venv / OURS, "This virtual environment was made by KVMark's `make` and is remade at will.\n")
-    _run(f"creating {venv.name} (Python {platform.python_version()})", [sys.executable, "-m", "venv", str(venv)], venv / LOG)
+    step = f"creating {venv.name} (Python {platform.python_version()})"
+    _run(step, [sys.executable, "-m", "venv", str(venv)], venv / LOG)
 
 
 def _run(step: str, argv: list[str], log: Path) -> None:
     _say(f"{step} …")
     started = time.monotonic()
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    strange = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
+    environment = {k: v for k, v in os.environ.items() if k not in strange}
     with log.open("w") as output:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**environment, "PIP_USER": "0"}
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
         )
         try:
             while True:
@@ -184,7 +185,7 @@ def _run(step: str, argv: list[str], log: Path) -> None:
                     code = child.wait(STILL_BUSY_AFTER_S)
                     break
                 except subprocess.TimeoutExpired:
-                    _say(f"  still {step.split()[0]} ({time.monotonic() - started:.0f} s)")
+                    _say(f"  still {step.split(maxsplit=1)[0]} ({time.monotonic() - started:.0f} s)")
         except BaseException:
             child.terminate()
             child.wait()

