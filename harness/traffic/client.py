@@ -71,8 +71,11 @@ class Client:
         self._path = parts.path.rstrip("/")
         self._idle: list[tuple[socket.socket, h11.Connection]] = []
 
-    def post(self, path: str, body: bytes, timeout_s: float, exchange: Exchange) -> None:
-        """Send `body` as JSON to `path` and read the answer to its end into `exchange` (filled as bytes arrive)."""
+    def post(self, path: str, body: bytes, request_id: str, timeout_s: float, exchange: Exchange) -> None:
+        """Send `body` as JSON to `path` and read the answer to its end into `exchange` (filled as bytes arrive).
+
+        `request_id` goes along as `X-Request-Id`, so that a server's log can be joined to the records.
+        """
         deadline = time.monotonic() + timeout_s
         sock: socket.socket | None = None
         reusable = False
@@ -88,6 +91,7 @@ class Client:
                         ("Content-Length", str(len(body))),
                         ("Accept", "text/event-stream"),
                         ("Accept-Encoding", "identity"),
+                        ("X-Request-Id", request_id),
                     ],
                 )
             )

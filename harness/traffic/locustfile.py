@@ -133,7 +133,7 @@ class Player:
                 "planned_output_tokens": turn["output_tokens"],
             },
         )
-        self.client.post(COMPLETIONS, body, self.load["timeout_s"], exchange)
+        self.client.post(COMPLETIONS, body, request_id, self.load["timeout_s"], exchange)
         if due_ns is not None and exchange.sent_ns is not None and session["phase"] == "window":
             self.send_lag_ns = max(self.send_lag_ns, exchange.sent_ns - due_ns)
         del self.in_flight[request_id]

@@ -2,12 +2,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from harness.model import Model, ModelShape
 
@@ -24,16 +25,21 @@ class PacedServer:
         return [json.loads(line) for line in self.log_path.read_text().splitlines()] if self.log_path.exists() else []
 
 
-@pytest.fixture
-def paced_server(tmp_path: Path) -> Iterator[PacedServer]:
+@contextmanager
+def started_server(log_path: Path) -> Iterator[PacedServer]:
     """The server of `paced_server.py`, in a process of its own."""
-    log_path = tmp_path / "server.jsonl"
     program = Path(__file__).with_name("paced_server.py")
     with subprocess.Popen([sys.executable, program, "0", log_path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         yield PacedServer(f"http://127.0.0.1:{port}", log_path)
         process.kill()
+
+
+@pytest.fixture
+def paced_server(tmp_path: Path) -> Iterator[PacedServer]:
+    with started_server(tmp_path / "server.jsonl") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=1000, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([topics["assert"], topics["class"], topics["for"]], trainer)

@@ -1,9 +1,11 @@
 """A streaming completions server with known behaviour, and a log of what it saw: `python paced_server.py PORT LOG`.
 
-The first part of the path names the behaviour (`/slow/v1/completions`); none is a healthy engine. A process of its own,
-so that its clock of truth shares nothing with the client but CLOCK_MONOTONIC.
+The first part of the path names the behaviour (`/slow/v1/completions`), or several, taken in turn by the requests
+(`/short,reset/v1/completions`); none is a healthy engine. A process of its own, so that its truth shares nothing with
+the client but CLOCK_MONOTONIC.
 """
 
+import itertools
 import json
 import socket
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 LOCK = threading.Lock()
+REQUESTS = itertools.count()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,10 +34,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         arrived_ns = time.monotonic_ns()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        behaviour = self.path.split("/")[1].replace("-", "_")
-        answer = getattr(self, f"answer_{behaviour}", self.answer_v1)
+        behaviours = self.path.split("/")[1].split(",")
+        with LOCK:
+            behaviour = behaviours[next(REQUESTS) % len(behaviours)]
+        answer = getattr(self, f"answer_{behaviour.replace('-', '_')}")
         self.entry = {"arrived_ns": arrived_ns, "behaviour": behaviour, "body": body, "sent_ns": [], "text": ""}
         self.entry["accept_encoding"] = self.headers["Accept-Encoding"]
+        self.entry["request_id"] = self.headers["X-Request-Id"]
         try:
             answer(body)
         finally:
