@@ -1,0 +1,154 @@
+"""What to run, in one honest sentence an SLA; and what is not ranked, and why."""
+
+import math
+from collections.abc import Sequence
+
+from bench.analysis.compare import HIGHER_IS_BETTER
+from bench.analysis.metrics import sla_limits
+from bench.analysis.result import AccuracyComparison, Analysis, Comparison, DeploymentResult
+from bench.report.form import accuracy_effect, accuracy_name, effect, metric_name, milliseconds
+
+
+def conclusion(analysis: Analysis) -> list[str]:
+    """Sentences, the most important first."""
+    if analysis.blocks == 0:
+        return ["No block was completed, so that nothing can be said.", *_not_ranked(analysis)]
+    ranked = [d for d in analysis.deployments if d.ranked and d.cells]
+    if not ranked:
+        return ["No deployment could be ranked.", *_not_ranked(analysis)]
+    if analysis.blocks == 1:
+        first = ["No verdict: one block. The numbers below are one measurement each."]
+    else:
+        limits = {name: sla for name, sla in (analysis.plan.get("sla") or {}).items() if sla_limits(sla)}
+        first = [_choice(analysis, ranked, name) for name in limits] or [_choice(analysis, ranked, None)]
+    return [*first, *_not_ranked(analysis), *_incomplete(analysis)]
+
+
+def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | None) -> str:
+    """What to run for one SLA, or, without one, for throughput."""
+    common = next((d for d in ranked if d.common_baseline), None)
+    where = "at this KV budget" if _has_budget(analysis) else "with the engines' own KV pools"
+    aim = f"For SLA `{sla}` {where}" if sla else f"For throughput {where}"
+    feasible = [d for d in ranked if sla is None or _keeps(d, sla)]
+    if not feasible:
+        return f"None of the {len(ranked)} ranked deployments keeps SLA `{sla}` in every launch; {_nearest(analysis, ranked, sla)}."
+    sound = [d for d in feasible if not _loses(analysis, d)]
+    if common is None:
+        return f"{aim} no choice can be defended: the common baseline is not ranked."
+    better = [d for d in sound if d is not common and _is_better(analysis, d)]
+    if better:
+        best = max(better, key=lambda d: _gain(analysis, d))
+        return f"{aim} run {best.label}: {_why(analysis, best)}."
+    if common in feasible:
+        others = len(sound) - 1 if common in sound else len(sound)
+        if not others:
+            lost = len(feasible) - len(sound)
+            reason = f"{lost} faster or slower, but less accurate" if lost else "nothing else could be compared"
+            return f"{aim} stay with {common.label}: {reason}."
+        return f"{aim} stay with {common.label}: none of the {others} others is shown to be better."
+    fastest = max(sound or feasible, key=_throughput)
+    caveat = "" if sound else ", though it loses accuracy"
+    return (
+        f"{aim} run {fastest.label}: the common baseline does not keep the SLA in every launch and this does{caveat}."
+    )
+
+
+def _has_budget(analysis: Analysis) -> bool:
+    budget = analysis.plan.get("kv_budget_bytes")
+    return any(budget.values()) if isinstance(budget, dict) else bool(budget)
+
+
+def _keeps(one: DeploymentResult, sla: str) -> bool:
+    return all(cell.state == "measured" and cell.sla_met.get(sla, False) for cell in one.cells.values())
+
+
+def _against(analysis: Analysis, one: DeploymentResult) -> list[Comparison]:
+    return analysis.compared(one.id, "common")
+
+
+def _is_better(analysis: Analysis, one: DeploymentResult) -> bool:
+    """Better than the common baseline in a primary metric and worse in none."""
+    words = [c.verdict for c in _against(analysis, one)]
+    return "better" in words and "worse" not in words
+
+
+def _gain(analysis: Analysis, one: DeploymentResult) -> tuple[float, float]:
+    """Throughput gain first, then the largest latency gain."""
+    gains: dict[bool, float] = {True: -math.inf, False: -math.inf}
+    for c in _against(analysis, one):
+        if c.effect_pct is not None:
+            rate = c.metric in HIGHER_IS_BETTER
+            gains[rate] = max(gains[rate], c.effect_pct if rate else -c.effect_pct)
+    return gains[True], gains[False]
+
+
+def _loses(analysis: Analysis, one: DeploymentResult) -> bool:
+    return any(c.verdict == "worse" for c in _accuracy(analysis, one))
+
+
+def _accuracy(analysis: Analysis, one: DeploymentResult) -> list[AccuracyComparison]:
+    return [c for c in analysis.accuracy if (c.deployment, c.against) == (one.id, "engine")]
+
+
+def _throughput(one: DeploymentResult) -> float:
+    return max((cell.means.get("output_tokens_per_s", 0.0) for cell in one.cells.values()), default=0.0)
+
+
+def _why(analysis: Analysis, one: DeploymentResult) -> str:
+    several = len(one.cells) > 1
+    parts = [
+        f"{metric_name(c.metric)} {effect(c)}" + (f" under {c.load}" if several else "")
+        for c in _against(analysis, one)
+        if c.verdict == "better"
+    ]
+    text = f"{', '.join(parts)} against the common baseline"
+    for c in _accuracy(analysis, one):
+        name = accuracy_name(c.task)
+        if c.non_inferior:
+            text += f"; {name} keeps within {c.margin_pp:g} pp ({accuracy_effect(c)})"
+        else:
+            text += f"; {name} is {c.verdict}: {c.reason}"
+    if not one.accuracy:
+        text += "; accuracy was not measured"
+    return text
+
+
+def _nearest(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | None) -> str:
+    """The deployment whose worst limit is missed by the least."""
+    limits = sla_limits(analysis.plan["sla"][sla])
+
+    def worst(one: DeploymentResult) -> tuple[float, str]:
+        missed = [(math.inf, "no measured cell")]
+        for cell in one.cells.values():
+            for metric, percent, limit in limits:
+                name = f"{metric.removesuffix('_ms')}_p{percent}_ms"
+                for launch in cell.launches:
+                    value = launch.values.get(name, math.inf)
+                    missed.append(
+                        (value / limit, f"{metric_name(name)} {milliseconds(value)}, limit {milliseconds(limit)}")
+                    )
+        return max(missed[1:] or missed)
+
+    nearest = min(ranked, key=lambda d: worst(d)[0])
+    return f"nearest is {nearest.label} ({worst(nearest)[1]})"
+
+
+def _not_ranked(analysis: Analysis) -> list[str]:
+    """Deployments that are not ranked, by state; and what the traffic doesn't allow to rank."""
+    sentences = []
+    left_out = [d for d in analysis.deployments if d.state not in ("measured", "unsupported")]
+    if left_out:
+        count = "One deployment is" if len(left_out) == 1 else f"{len(left_out)} deployments are"
+        sentences.append(f"{count} not ranked: {', '.join(f'{d.label} ({d.state})' for d in left_out)}.")
+    unsupported = [d for d in analysis.deployments if d.state == "unsupported"]
+    if unsupported:
+        sentences.append(f"Not supported: {', '.join(d.label for d in unsupported)}.")
+    if any("closed loop" in c.reason for c in analysis.comparisons):
+        sentences.append("Latencies are not ranked across engines: in a closed loop a faster server gets more load.")
+    return sentences
+
+
+def _incomplete(analysis: Analysis) -> list[str]:
+    if analysis.blocks >= analysis.blocks_planned:
+        return []
+    return [f"Incomplete: {analysis.blocks} of {analysis.blocks_planned} blocks are measured."]
