@@ -180,6 +180,10 @@ class Backend:
         """Tokens that the pool will hold at `settings.kv_budget_bytes`; None without a budget."""
         raise NotImplementedError
 
+    def program(self, python: str) -> tuple[str, ...]:
+        """How the environment's `python` starts the server; `command` begins with it, `options.command` replaces it."""
+        raise NotImplementedError
+
     def command(
         self, python: str, model: Model, strategy: Strategy, settings: Settings, port: int, served_name: str
     ) -> Command:
