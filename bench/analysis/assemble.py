@@ -93,8 +93,7 @@ def _deployment(
         for load, cell in cells.items()
         if "output_tokens_mean" in cell.means
     }
-    if one.get("check_only"):
-        cells = {}
+    takes_load = not one.get("check_only") and not one.get("unsupported")
     return DeploymentResult(
         id=one["id"],
         backend=one["backend"],
@@ -110,10 +109,8 @@ def _deployment(
         launches=len(launches),
         failed_launches=sum(launch.state == "failed" for launch in launches),
         memory=memory(launches, lengths),
-        cells=cells,
-        accuracy={
-            task: task_score(launches, task) for task in run.plan.get("accuracy") or {} if not one.get("check_only")
-        },
+        cells=cells if takes_load else {},
+        accuracy={task: task_score(launches, task) for task in run.plan.get("accuracy") or () if takes_load},
         output_check=check,
     )
 

@@ -279,7 +279,8 @@ class DeploymentResult:
 
     @property
     def label(self) -> str:
-        return f"{self.backend_title} + {self.strategy_title}"
+        """For people: engine + strategy, cut where absurdly long."""
+        return f"{shortened(self.backend_title)} + {shortened(self.strategy_title)}"
 
 
 @dataclass(frozen=True)
@@ -325,6 +326,11 @@ class Analysis:
     def compared(self, deployment_id: str, against: str, role: str = "primary") -> list[Comparison]:
         """Comparisons of one deployment, in the order of loads and metrics."""
         return [c for c in self.comparisons if (c.deployment, c.against, c.role) == (deployment_id, against, role)]
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Text cut to `most` characters, with an ellipsis where something is missing."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def to_json(analysis: Analysis) -> dict[str, Any]:

@@ -13,7 +13,7 @@ __all__ = ["render_terminal", "write"]
 
 
 def write(analysis: Analysis, run_dir: Path, reports_dir: Path) -> list[Path]:
-    """Write `analysis.json` and `tables/` into the run's folder, and the page into `reports_dir`; return the page's path."""
+    """Write `analysis.json` and `tables/` into the run's folder and the page into `reports_dir`; returns the page."""
     save(analysis, run_dir)
     write_tables(analysis, run_dir)
     path = reports_dir / analysis.scenario / f"{run_dir.name}.html"

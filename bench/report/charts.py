@@ -25,10 +25,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its title, and whether larger is better (an arrow in the title says so)."""
+    """An axis: its title, whether larger is better (an arrow says so), and the largest value there can be."""
 
     title: str
     more_is_better: bool
+    most: float | None = None
 
 
 def scatter(points: Sequence[Point], x: Axis, y: Axis, name: str, limit_x: float | None = None) -> Markup | None:
@@ -36,7 +37,7 @@ def scatter(points: Sequence[Point], x: Axis, y: Axis, name: str, limit_x: float
     drawn = [p for p in points if math.isfinite(p.x) and math.isfinite(p.y)]
     if len(drawn) < 2:
         return None
-    x_ticks, y_ticks = _ticks([p.x for p in drawn]), _ticks([p.y for p in drawn])
+    x_ticks, y_ticks = _ticks([p.x for p in drawn], x.most), _ticks([p.y for p in drawn], y.most)
     groups = list(dict.fromkeys(p.group for p in drawn))
 
     def at_x(value: float) -> float:
@@ -76,7 +77,7 @@ def scatter(points: Sequence[Point], x: Axis, y: Axis, name: str, limit_x: float
     taken: list[tuple[float, float, float]] = []
     for p in sorted(drawn, key=lambda point: (at_y(point.y), point.x)):
         parts.append(_mark(at_x(p.x), at_y(p.y), groups.index(p.group), p))
-        parts.append(_label(at_x(p.x), at_y(p.y), p, taken))
+        parts.append(_label(at_x(p.x), at_y(p.y), p, groups.index(p.group), taken))
     summary = "; ".join(f"{p.group} {p.label}: {p.detail}" for p in drawn)
     return Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}">'
@@ -89,8 +90,8 @@ def _titled(axis: Axis, more: str, less: str) -> str:
     return f"{escape(axis.title)} ({more if axis.more_is_better else less} better)"
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
-    """Round numbers around the values, at least two."""
+def _ticks(values: Sequence[float], most: float | None = None) -> list[float]:
+    """Round numbers around the values, at least two; none above `most`."""
     low, high = min(values), max(values)
     room = (high - low) * 0.12 or abs(high) * 0.2 or 1.0
     low, high = (max(0.0, low - room) if low >= 0 else low - room), high + room
@@ -99,7 +100,8 @@ def _ticks(values: Sequence[float]) -> list[float]:
     step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= raw)
     first = math.floor(low / step)
     count = math.ceil(high / step) - first
-    return [round((first + i) * step, 10) for i in range(count + 1)]
+    ticks = [round((first + i) * step, 10) for i in range(count + 1)]
+    return ticks if most is None else [tick for tick in ticks if tick <= most]
 
 
 def _mark(x: float, y: float, group: int, point: Point) -> str:
@@ -117,7 +119,7 @@ def _mark(x: float, y: float, group: int, point: Point) -> str:
     return f'<polygon {css} points="{path}">{title}</polygon>'
 
 
-def _label(x: float, y: float, point: Point, taken: list[tuple[float, float, float]]) -> str:
+def _label(x: float, y: float, point: Point, group: int, taken: list[tuple[float, float, float]]) -> str:
     """The point's name beside it, moved down until it covers no other."""
     text = point.label if len(point.label) <= 28 else point.label[:27] + "…"
     width = 6.6 * len(text)
@@ -131,7 +133,9 @@ def _label(x: float, y: float, point: Point, taken: list[tuple[float, float, flo
     taken.append((left_edge, left_edge + width, baseline))
     anchor = "start" if right else "end"
     at = x + 12 if right else x - 12
-    return f'<text class="label" text-anchor="{anchor}" x="{at:.1f}" y="{baseline:.1f}">{escape(text)}</text>'
+    return (
+        f'<text class="label g{group % 4}" text-anchor="{anchor}" x="{at:.1f}" y="{baseline:.1f}">{escape(text)}</text>'
+    )
 
 
 def _legend(group: int, name: str) -> str:

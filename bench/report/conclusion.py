@@ -31,7 +31,9 @@ def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | N
     aim = f"For SLA `{sla}` {where}" if sla else f"For throughput {where}"
     feasible = [d for d in ranked if sla is None or _keeps(d, sla)]
     if not feasible:
-        return f"None of the {len(ranked)} ranked deployments keeps SLA `{sla}` in every launch; {_nearest(analysis, ranked, sla)}."
+        count = len(ranked)
+        nearest = _nearest(analysis, ranked, sla)
+        return f"None of the {count} ranked deployments keeps SLA `{sla}` in every launch; {nearest}."
     sound = [d for d in feasible if not _loses(analysis, d)]
     if common is None:
         return f"{aim} no choice can be defended: the common baseline is not ranked."

@@ -83,7 +83,7 @@ def effect(comparison: Comparison) -> str:
     c = comparison
     if c.effect_pct is None:
         return c.verdict
-    digits = 0 if c.low_pct is None or c.high_pct is None or c.high_pct - c.low_pct >= 2 else 1
+    digits = 0 if c.low_pct is None or c.high_pct is None or c.high_pct - c.low_pct >= 1 else 1
     text = f"{signed(c.effect_pct, digits)} %"
     if c.low_pct is None or c.high_pct is None:
         return text

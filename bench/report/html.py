@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from bench.analysis.metrics import LATENCIES, P99_SAMPLES, sla_limits
-from bench.analysis.result import VERDICTS, Analysis, DeploymentResult
+from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
 from bench.report import form
 from bench.report.charts import Axis, Point, scatter
 from bench.report.conclusion import conclusion
@@ -28,7 +28,8 @@ METHODS = (
     "Against a common baseline of another engine the log ratios are paired by block (t interval, Bonferroni). "
     "Latencies of a closed loop are not ranked across engines.",
     "Output tok/s and the TTFT tail are primary; every other comparison is exploratory and not adjusted.",
-    "Equivalent: the whole interval lies within the margin. Better or worse: it excludes no difference. Else inconclusive.",
+    "Equivalent: the whole interval lies within the margin. Better or worse: it excludes no difference. "
+    "Else inconclusive.",
     "Accuracy: the wider of the cluster-robust t interval over documents and Tango's score interval for paired "
     "proportions.",
 )
@@ -39,6 +40,7 @@ def page(analysis: Analysis) -> str:
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.tests["word"] = lambda value: value in VERDICTS
     environment.filters["slug"] = _slug
+    environment.filters["tight"] = _tight
     plan = analysis.plan
     return environment.get_template("page.html.j2").render(
         analysis=analysis,
@@ -70,6 +72,11 @@ def page(analysis: Analysis) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z]+", "-", text.lower()).strip("-")
+
+
+def _tight(text: object) -> str:
+    """No line break between a number and its unit."""
+    return re.sub(r"(?<=[\dK∞]) (?=(?:MiB|GiB|tok|ms|s|%|pp)(?:\W|$))", "\u00a0", str(text))
 
 
 def _facts(analysis: Analysis) -> list[str]:
@@ -130,7 +137,7 @@ def _describe(facts: Mapping[str, Any]) -> str:
     requests = f"{facts['requests']} requests a launch" if facts.get("requests") else ""
     state = f"{facts['cache_state']} prefix cache" if facts.get("cache_state") else ""
     text = " · ".join(part for part in (requests, how, lengths, state) if part)
-    return f"{text}. Small print: against the same engine's 16-bit, then against the common baseline."
+    return f"{text}. Small print: against the engine's own 16-bit baseline (own) and the common baseline (common)."
 
 
 def _main_row(analysis: Analysis, one: DeploymentResult, load: str, tail: int, tasks: list[str]) -> dict[str, Any]:
@@ -155,8 +162,8 @@ def _main_row(analysis: Analysis, one: DeploymentResult, load: str, tail: int, t
         *(_accuracy_cell(analysis, one, task) for task in tasks),
     ]
     return {
-        "engine": one.backend_title,
-        "strategy": one.strategy_title,
+        "engine": shortened(one.backend_title),
+        "strategy": shortened(one.strategy_title),
         "baseline": one.engine_baseline,
         "off": one.state != "measured",
         "cells": cells,
@@ -176,7 +183,7 @@ def _ratio_cell(
         return _Cell(_absent(one))
     references = [(base, "own")] if base is common else [(base, "own"), (common, "common")]
     more = [
-        f"{form.times(value, getattr(d.memory, name))} {label}"
+        f"{label} {form.times(value, getattr(d.memory, name))}"
         for d, label in references
         if d is not None and d.id != one.id and getattr(d.memory, name)
     ]
@@ -192,7 +199,7 @@ def _effects(analysis: Analysis, one: DeploymentResult, load: str, metric: str) 
     for against, label in (("engine", "own"), ("common", "common")):
         found = [c for c in analysis.compared(one.id, against) if (c.load, c.metric) == (load, metric)]
         if found and not (against == "common" and own_baseline_is_common(analysis, one)):
-            lines.append(f"{form.effect(found[0])} {label}")
+            lines.append(f"{label} {form.effect(found[0])}")
     return tuple(lines)
 
 
@@ -210,7 +217,7 @@ def _accuracy_cell(analysis: Analysis, one: DeploymentResult, task: str) -> _Cel
     for against, label in (("engine", "own"), ("common", "common")):
         found = [c for c in analysis.accuracy if (c.deployment, c.task, c.against) == (one.id, task, against)]
         if found and not (against == "common" and own_baseline_is_common(analysis, one)):
-            more.append(f"{form.accuracy_effect(found[0])} {label}")
+            more.append(f"{label} {form.accuracy_effect(found[0])}")
     return _Cell(form.share(score.score), (*more, f"n = {score.n}"))
 
 
@@ -280,7 +287,7 @@ def _loss_chart(analysis: Analysis, task: str) -> dict[str, Any] | None:
     svg = scatter(
         points,
         Axis("KV bytes a token", more_is_better=False),
-        Axis(f"{name}, %", more_is_better=True),
+        Axis(f"{name}, %", more_is_better=True, most=100),
         f"KV bytes a token against {name}",
     )
     return {"title": f"KV bytes a token against {name}", "svg": svg, "note": ""} if svg else None
@@ -295,7 +302,7 @@ def _latency(analysis: Analysis) -> Iterable[Row]:
                 if not found:
                     continue
                 n = next(iter(found.values())).n
-                few = f"not measured: n = {n} < {P99_SAMPLES}"
+                few = f"not measured (n < {P99_SAMPLES})"
                 row = {"deployment": d.label, **({"load": load} if several else {})}
                 row |= {"metric": form.METRIC_NAMES[metric.removesuffix("_ms")], "n": f"{n:,}"}
                 row |= {f"P{p}": form.quantile(found[p]) if p in found else few for p in (50, 90, 99)}
@@ -304,7 +311,7 @@ def _latency(analysis: Analysis) -> Iterable[Row]:
 
 def _memory(d: DeploymentResult) -> Row:
     m = d.memory
-    row = {
+    return {
         "deployment": d.label,
         "stored as": str(m.kv_dtype),
         "KV bytes/token": form.number(m.kv_bytes_per_token, 5),
@@ -318,7 +325,6 @@ def _memory(d: DeploymentResult) -> Row:
         "process memory (PSS)": form.memory_size(m.peak_pss_bytes),
         "GPU memory": form.memory_size(m.peak_gpu_memory_bytes),
     }
-    return row
 
 
 def _accuracy(analysis: Analysis) -> Iterable[Row]:
@@ -448,19 +454,20 @@ def _comparison(analysis: Analysis, c: Any) -> Row:
 
 
 def _confounders(analysis: Analysis) -> Iterable[Row]:
+    """By engine where all of its deployments agree, else by deployment."""
     seen: dict[tuple[str, str, str], None] = {}
+    engines = {d.id: shortened(d.backend_title) for d in analysis.deployments}
+    values: dict[tuple[str, str], set[str]] = {}
     for launch in analysis.launches:
-        engine = (
-            analysis.deployment(launch.deployment).label if _known(analysis, launch.deployment) else launch.deployment
-        )
         for name, text in launch.confounders.items():
-            seen[engine, name, text] = None
-    for engine, name, text in seen:
-        yield {"deployment": engine, "setting": name, "value": text}
-
-
-def _known(analysis: Analysis, deployment: str) -> bool:
-    return any(d.id == deployment for d in analysis.deployments)
+            values.setdefault((engines.get(launch.deployment, ""), name), set()).add(text)
+    for launch in analysis.launches:
+        engine = engines.get(launch.deployment, "")
+        for name, text in launch.confounders.items():
+            agree = len(values[engine, name]) == 1
+            seen[engine if agree else launch.deployment, name, text] = None
+    for where, name, text in seen:
+        yield {"engine or deployment": where, "setting": name, "value": text}
 
 
 def _environment(analysis: Analysis) -> Iterable[Row]:

@@ -4,11 +4,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.analysis.result import Analysis, DeploymentResult
+from bench.analysis.result import Analysis, DeploymentResult, shortened
 from bench.report import form
 from bench.report.conclusion import conclusion
 
-WIDE = 150
+WIDE = 170
 """From this width on the verdict stands in the table; below it, under the table."""
 
 
@@ -65,10 +65,10 @@ def _table(analysis: Analysis, load: str, *, wide: bool) -> Table:
     if wide and several_engines:
         table.add_column("tok/s vs common")
     if wide:
-        table.add_column("verdict (against same engine's 16-bit)", ratio=1)
+        table.add_column("verdict (against own 16-bit)", ratio=1)
     for one in analysis.deployments:
         base = own_baseline(analysis, one)
-        cells = [one.backend_title, *([one.model] if several_models else []), one.strategy_title]
+        cells = [shortened(one.backend_title), *([one.model] if several_models else []), shortened(one.strategy_title)]
         cells += [_kv_bytes(one, base), _capacity(one, base)]
         cells += [_throughput(analysis, one, load), _latency(analysis, one, load, tail)]
         cells += [_accuracy(analysis, one, task) for task in tasks]

@@ -1,0 +1,89 @@
+"""What a person reads in the terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.analysis import analyse
+from bench.analysis.result import Analysis
+from bench.report import render_terminal
+from tests.bench.run_folder import LaunchSpec, build, forced_decode
+from tests.bench.runs import FP8, five
+
+
+def printed(analysis: Analysis, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    render_terminal(analysis, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [100, 120, 160, 200])
+def test_plain_text_without_a_terminal_and_within_the_width(tmp_path: Path, width: int) -> None:
+    text = printed(analyse(build(tmp_path, *five())), width)
+    assert "\x1b" not in text and "\r" not in text
+    assert max(map(len, text.splitlines()[1:])) <= width
+    for expected in ("fp8", "OUTPUT BROKEN", "UNSUPPORTED: no fp8 type", "better: throughput, TTFT P90"):
+        assert expected in " ".join(text.split())
+
+
+def test_the_table_shows_figures_of_the_baseline_and_effects_of_the_others(tmp_path: Path) -> None:
+    lines = printed(analyse(build(tmp_path, *five())), 220).splitlines()
+    base = next(line for line in lines if "16-bit (baseline)" in line)
+    fp8 = next(line for line in lines if "fp8 (e4m3)" in line)
+    assert "23,040" in base and "8.0K tok" in base and "100 %" in base
+    assert "0.50×" in fp8 and "2.00×" in fp8 and "−35 %" in fp8
+    int8 = next(line for line in lines if "int8" in line)
+    assert int8.count("not ranked") == 2
+
+
+def test_the_conclusion_recommends_the_better_one(tmp_path: Path) -> None:
+    text = printed(analyse(build(tmp_path, *five())), 300)
+    assert "For SLA `chat` at this KV budget run vLLM + fp8 (e4m3): " in text
+    assert "One deployment is not ranked: vLLM + int8 (output broken)." in text
+    assert "Not supported: llama.cpp + fp8 (e4m3)." in text
+
+
+def test_a_broken_winner_is_not_recommended(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block in range(3):
+        launches[block, FP8, 1].output_check = forced_decode(nll=9.4, top1=[9] * 20)
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "stay with vLLM + 16-bit (baseline)" in text
+    assert "2 deployments are not ranked: vLLM + fp8 (e4m3) (output broken), vLLM + int8 (output broken)." in text
+
+
+def test_a_faster_one_that_loses_accuracy_is_not_recommended(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block in range(3):
+        for item in launches[block, FP8, 1].items or ():
+            item["score"] = 0.0
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "stay with vLLM + 16-bit (baseline)" in text and "run vLLM + fp8" not in text
+
+
+def test_an_sla_that_none_keeps_names_the_nearest(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    the_plan["sla"]["chat"]["ttft_p90_ms"] = 100.0
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "None of the 4 ranked deployments keeps SLA `chat` in every launch; nearest is vLLM + fp8" in text
+
+
+def test_one_block_says_no_verdict(tmp_path: Path) -> None:
+    text = printed(analyse(build(tmp_path, *five(blocks=1))), 200)
+    assert "No verdict: one block." in text and "better" not in text
+
+
+def test_all_failed(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    failed = {key: LaunchSpec(state="failed", reason="no memory left") for key in launches}
+    text = printed(analyse(build(tmp_path, the_plan, failed)), 120)
+    assert "No deployment could be ranked." in text and "FAILED: 6 of 6 launches failed: no memory left" in text
+
+
+def test_markup_in_a_name_is_printed_as_it_is(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    the_plan["deployments"][1]["strategy_title"] = "[red]fp8[/red]"
+    assert "[red]fp8[/red]" in printed(analyse(build(tmp_path, the_plan, launches)), 220)
