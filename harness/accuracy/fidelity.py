@@ -15,12 +15,6 @@ Record = dict[str, Any]
 _LEAST_REMAINDER = 1e-9
 """Least probability left to the tokens outside the top k: rounding can eat up all of it."""
 
-NLL_FLOOR = 0.25
-KL_FLOOR = 0.10
-AGREEMENT_FLOOR = 0.25
-BAND_FACTOR = 5.0
-"""Tolerances of `broken`: floors of the band, and how many times the A/A′ difference it is wide."""
-
 
 @dataclass(frozen=True)
 class Fidelity:
@@ -128,32 +122,3 @@ def compare(record: Record, reference: Record, from_position: int = 0) -> Fideli
         unusable=unusable,
         echo_nll_delta=echo["nll"] - reference_echo["nll"] if echo and reference_echo else None,
     )
-
-
-def broken(record: Record, reference: Record, reference_again: Record | None = None) -> str | None:
-    """Why an output counts as broken, or None.
-
-    The band around the reference is `BAND_FACTOR` times the difference of the two 16-bit launches A and A′, but never
-    narrower than the floors above.
-    """
-    if record["error"]:
-        return f"forced decode failed: {record['error']}"
-    found = compare(record, reference)
-    if found.unusable or not found.positions:
-        return f"forced decode: no usable log-probabilities at {found.unusable} of {len(record['positions'])} positions"
-    noise = compare(reference_again, reference) if reference_again and not reference_again["error"] else None
-    nll_band = max(NLL_FLOOR, BAND_FACTOR * abs((noise and noise.nll_delta) or 0.0))
-    kl_band = max(KL_FLOOR, BAND_FACTOR * ((noise and noise.kl) or 0.0))
-    noise_agreement = noise.top1_agreement if noise and noise.top1_agreement is not None else 1.0
-    agreement_band = max(AGREEMENT_FLOOR, BAND_FACTOR * (1.0 - noise_agreement))
-    assert found.nll_delta is not None and found.kl is not None and found.top1_agreement is not None
-    if found.nll_delta > nll_band:
-        return f"forced-decode NLL {found.nll:.2f} against {mean_nll(reference):.2f} (allowed: {nll_band:.2f} more)"
-    if found.echo_nll_delta is not None and found.echo_nll_delta > nll_band:
-        return f"echoed text's NLL {record['echo']['nll']:.2f} against {reference['echo']['nll']:.2f}"
-    if found.kl > kl_band and 1.0 - found.top1_agreement > agreement_band:
-        return (
-            f"forced decode: KL {found.kl:.3f} nats (allowed: {kl_band:.3f}) and the most probable token agrees at "
-            f"{found.top1_agreement:.0%} of positions"
-        )
-    return None

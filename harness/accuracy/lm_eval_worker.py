@@ -258,14 +258,13 @@ def _sample(
     index = sample["doc_id"]
     metric = config["metric_list"][0]["metric"]
     error = errors.get(index)
-    choice_logprobs = None
+    logprobs: list[float] | None = None
     answer: str | None
     if config["output_type"] == "multiple_choice":
         choices = config["doc_to_choice"]
-        choice_logprobs = [found[0] for found in sample["filtered_resps"]]
-        answer = None if error else choices[max(range(len(choices)), key=lambda one: choice_logprobs[one])]
+        logprobs = None if error else [found[0] for found in sample["filtered_resps"]]
+        answer = choices[logprobs.index(max(logprobs))] if logprobs else None
         target = choices[sample["target"]]
-        choice_logprobs = None if error else choice_logprobs
     else:
         answer = None if error else sample["resps"][0][0]
         target = str(sample["target"])
@@ -277,7 +276,7 @@ def _sample(
         "score": 0.0 if error else float(score) if isinstance(score, int | float) else None,
         "answer": answer,
         "target": target,
-        "choice_logprobs": choice_logprobs,
+        "choice_logprobs": logprobs,
         "prompt": sample["arguments"][0][0],
         "error": error,
     }

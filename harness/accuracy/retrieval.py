@@ -26,6 +26,7 @@ CITIES = (
 OPENING = "Some special magic numbers are hidden in the following text. Remember them.\n\n"
 NEEDLE = "The special magic number for {city} is {number}."
 QUESTION = "\n\nQuestion: What is the special magic number for {city}?\nAnswer: The special magic number for {city} is"
+DIGITS = 5
 FILLERS = ("and", "so", "on", "then", "now", "it", "is", "a")
 """Words that take one token each, to fill the last tokens."""
 
@@ -71,7 +72,7 @@ def as_rows(found: list[Item]) -> list[dict[str, object]]:
 
 def _document(model: Model, rng: random.Random, document_id: str, questions: int, context_tokens: int) -> list[Item]:
     cities = rng.sample(_even_cities(model, questions), questions)
-    numbers = [str(value) for value in rng.sample(range(1_000_000, 10_000_000), questions)]
+    numbers = _numbers(rng, questions)
     needles = [NEEDLE.format(city=city, number=number) for city, number in zip(cities, numbers, strict=True)]
     # Needles lie evenly, each at a random place of its own stretch.
     depths = [(index + rng.uniform(0.2, 0.8)) / questions for index in range(questions)]
@@ -98,6 +99,16 @@ def _document(model: Model, rng: random.Random, document_id: str, questions: int
     return found
 
 
+def _numbers(rng: random.Random, count: int) -> list[str]:
+    """Different numbers, none with a digit twice: small models stumble over repeated digits while they copy."""
+    numbers: list[str] = []
+    while len(numbers) < count:
+        digits = "".join(rng.sample("0123456789", DIGITS))
+        if digits[0] != "0" and digits not in numbers:
+            numbers.append(digits)
+    return numbers
+
+
 def _count(model: Model, text: str) -> int:
     return len(encode(model, text))
 
@@ -106,7 +117,7 @@ def _even_cities(model: Model, at_least: int) -> list[str]:
     """Cities that take the same number of tokens, so that all questions of a haystack are equally long."""
     by_length: dict[int, list[str]] = defaultdict(list)
     for city in CITIES:
-        by_length[len(encode(model, f" {city}?")) + len(encode(model, f" {city} is"))].append(city)
+        by_length[len(encode(model, QUESTION.format(city=city)))].append(city)
     cities = max(by_length.values(), key=len)
     if len(cities) < at_least:
         raise ConfigError(f"questions: {at_least} are too many for one haystack; allowed: up to {len(cities)}")

@@ -37,7 +37,6 @@ _WORKER_ENV = {
 
 
 def run_task(
-    name: str,
     task: Task,
     *,
     backend: Backend,
@@ -54,9 +53,8 @@ def run_task(
 
     Parameters
     ----------
-    name : str
-        The task's key in the configuration.
     task : Task
+        Checked by `check_task`.
     backend, base_url, served_name, model
         The running server (root URL, without `/v1`) and what it serves.
     context_tokens : int
@@ -64,7 +62,7 @@ def run_task(
     seed : int
         The block's: equal seeds give equal questions.
     out_dir : Path
-        Folder of this task's results, `accuracy/<name>`.
+        Folder of this task's results; its name is the task's, as in the configuration.
     say : callable
         Takes a line of progress.
     record_dir : Path, optional
@@ -84,6 +82,7 @@ def run_task(
         The results can't be written.
     """
     began = time.monotonic()
+    name = out_dir.name
     kind, mode = KINDS[task.kind], mode_of(task, backend.reads_echo)
     rows = _rows(task, mode, model, seed)
     items_text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
