@@ -36,6 +36,7 @@ ADVICE = (
     ("Connection", "The package index can't be reached: check the network, proxy and pip's index settings."),
     ("Name or service not known", "The package index can't be reached: check the network, proxy and DNS."),
     ("No matching distribution", "The package index lacks a pinned version: check pip's settings (pip config list)."),
+    ("ResolutionImpossible", "The package index lacks a pinned version: check pip's settings (pip config list)."),
     ("error: command 'gcc'", "A package is being compiled: install a C compiler, or use another supported Python."),
 )
 """What to do, by what stands in pip's output; the first that fits."""
@@ -72,7 +73,7 @@ def _main(venv: Path, extras: list[str]) -> int:
     check_modules(sys.version_info[:2])
     with open(f"{venv}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ensure_venv(venv, extras)
+        ensure_venv(venv, extras, lock.fileno())
     return 0
 
 
@@ -120,8 +121,11 @@ def check_modules(version: tuple[int, ...]) -> None:
         )
 
 
-def ensure_venv(venv: Path, extras: list[str]) -> None:
-    """Make `venv` hold KVMark, its pinned dependencies and the extras' ones."""
+def ensure_venv(venv: Path, extras: list[str], lock: int) -> None:
+    """Make `venv` hold KVMark, its pinned dependencies and the extras' ones.
+
+    pip inherits `lock`: should this process be killed, the next one waits until its pip has ended too.
+    """
     recipe = recipe_hash()
     ready = _read_ready(venv)
     if ready is not None and ready["recipe"] == recipe:
@@ -129,16 +133,17 @@ def ensure_venv(venv: Path, extras: list[str]) -> None:
             return
         extras = sorted({*extras, *ready["extras"]})
     else:
-        _fresh(venv)
+        _fresh(venv, lock)
     started = time.monotonic()
     python = str(venv / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(CONSTRAINTS)]
+    options = ["--progress-bar", "off", "--disable-pip-version-check", "-c", str(CONSTRAINTS)]
+    pip = [python, "-m", "pip", "install", *options]
     log = venv / LOG
     (venv / READY).unlink(missing_ok=True)
-    _run("installing build tools", [*pip, *BUILD_TOOLS], log)
+    _run("installing build tools", [*pip, *BUILD_TOOLS], log, lock)
     target = str(ROOT) + (f"[{','.join(extras)}]" if extras else "")
-    _run("installing KVMark's packages (pinned in constraints/harness.txt)",
-         [*pip, "--no-build-isolation", "-e", target], log)  # fmt: skip
+    step = "installing KVMark's packages (pinned in constraints/harness.txt)"
+    _run(step, [*pip, "--no-build-isolation", "-e", target], log, lock)
     _write(venv / READY, json.dumps({"recipe": recipe, "extras": extras}))
     _say(f"ready ({time.monotonic() - started:.0f} s)")
 
@@ -158,7 +163,7 @@ def _read_ready(venv: Path) -> dict | None:  # type: ignore[type-arg]
     return ready if works and {"recipe", "extras"} <= set(ready) else None
 
 
-def _fresh(venv: Path) -> None:
+def _fresh(venv: Path, lock: int) -> None:
     if venv.exists():
         if not (venv / OURS).exists():
             raise SetupFailed(f"{venv} exists and KVMark didn't make it: move it away, or choose another: make VENV=…")
@@ -167,17 +172,22 @@ def _fresh(venv: Path) -> None:
     venv.mkdir(parents=True)
     _write(venv / OURS, "This virtual environment was made by KVMark's `make` and is remade at will.\n")
     step = f"creating {venv.name} (Python {platform.python_version()})"
-    _run(step, [sys.executable, "-m", "venv", str(venv)], venv / LOG)
+    _run(step, [sys.executable, "-m", "venv", str(venv)], venv / LOG, lock)
 
 
-def _run(step: str, argv: list[str], log: Path) -> None:
+def _run(step: str, argv: list[str], log: Path, lock: int) -> None:
     _say(f"{step} …")
     started = time.monotonic()
     strange = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
     environment = {k: v for k, v in os.environ.items() if k not in strange}
     with log.open("w") as output:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=(lock,),
         )
         try:
             while True:
@@ -194,7 +204,7 @@ def _run(step: str, argv: list[str], log: Path) -> None:
         text = log.read_text(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         advice = next((what for sign, what in ADVICE if sign in text), "The whole output: " + str(log))
-        tail = "".join(f"\n  {line}" for line in lines[-8:])
+        tail = "".join(f"\n  {line}" for line in lines[-15:])
         raise SetupFailed(f"{step} (exit {code}): {' '.join(argv)}{tail}\n{advice}")
 
 

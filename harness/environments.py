@@ -29,6 +29,9 @@ READY = ".ready"
 STILL_BUSY_AFTER_S = 60.0
 """How often a long step says that it is still running."""
 
+SHOWN_LINES = 12
+"""Of a failed command's output."""
+
 LIST_PACKAGES = (
     "import importlib.metadata as m, json;"
     "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}, sort_keys=True))"
@@ -125,10 +128,10 @@ def _create(
     steps = _Steps(extra, lock, say)
     steps.run("create", [interpreter, "-m", "venv", str(folder)])
     pins = ["-c", str(constraints)] if constraints.exists() else []
-    steps.run("install", [python, "-m", "pip", "install", "--quiet", *pins, *environment.requirements])
+    steps.run("install", [python, "-m", "pip", "install", "--progress-bar", "off", *pins, *environment.requirements])
     if environment.repair:
         say(f"engine {extra}: repairing what its packages get wrong")
-        importlib.import_module(environment.repair).repair(python)
+        importlib.import_module(environment.repair).repair(python, steps.run)
     version = _last_line(steps.run("verify", [python, *environment.verify]))
     made = _described(python, version)
     (folder / READY).write_text(json.dumps(asdict(made), indent=2) + "\n")
@@ -245,7 +248,7 @@ def _failure(extra: str, step: str, argv: Sequence[str], returncode: int, output
     advice = next((text for signs, text in ADVICE if any(sign in output for sign in signs)), None)
     return "\n".join(
         [f"engine {extra}: {step} failed (exit {returncode}): {shlex.join(argv)}"]
-        + [f"  {line}" for line in lines[-8:]]
+        + [f"  {line}" for line in lines[-SHOWN_LINES:]]
         + ([advice] if advice else [])
     )
 

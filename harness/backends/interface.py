@@ -26,7 +26,8 @@ class EngineEnvironment:
     verify : tuple of str
         Arguments to the environment's python that must exit 0 and print the engine's version.
     repair : str or None
-        Name of the module with `repair(python)`, which mends what the packages get wrong after installing.
+        Name of the module with `repair(python, run)`, which mends what the packages get wrong after installing, and
+        `REVISION`, raised when the repair changes (see `harness/environments_vllm_cpu.py`).
     """
 
     extra: str

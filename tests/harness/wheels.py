@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def write_wheel(folder: Path, name: str, version: str, files: Mapping[str, str | bytes], requires: tuple[str, ...] = ()) -> Path:
+def write_wheel(
+    folder: Path, name: str, version: str, files: Mapping[str, str | bytes], requires: tuple[str, ...] = ()
+) -> Path:
     """Write ``<name>-<version>-py3-none-any.whl`` holding `files` (path → content) into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")

@@ -86,7 +86,8 @@ def test_the_tokenizer_gives_texts_back_and_knows_its_special_tokens(tiny_spec: 
     tokenizer = AutoTokenizer.from_pretrained(prepare("tiny", tiny_spec, quiet).path)
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.bos_token) == ("<|im_end|>", "<|im_end|>", "<|im_start|>")
+    special = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    assert special == ("<|im_start|>", "<|im_end|>", "<|im_end|>")
     assert tokenizer.encode("<|im_start|>hello<|im_end|>")[0::2] == [1, 2]
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False).endswith("<|im_end|>")
     assert len(tokenizer.encode("12")) == 2, "each digit is a token of its own, whatever the merges say"
