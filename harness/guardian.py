@@ -18,6 +18,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+ORPHAN_GRACE_S = 1.0
+"""How long processes get after SIGTERM whose program is gone already."""
 GONE_GRACE_S = 3.0
 """How long the tree gets after SIGTERM when nobody is left to say how long."""
 
@@ -84,15 +86,16 @@ class Tree:
             time.sleep(0.02)
 
     def end(self, grace_s: float) -> None:
-        """SIGTERM to the program, and after the grace SIGKILL to all that is left, until nothing is."""
+        """SIGTERM to the program, then to what it leaves, and SIGKILL to all that doesn't heed it."""
+        deadline = time.monotonic() + grace_s
         self.reap()
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child, signal.SIGTERM)
-            self.wait(grace_s, whole=True)
-        else:
+            self.wait(grace_s, whole=False)
+        if self.status is not None and descendants(os.getpid()):
             self.signal_all(signal.SIGTERM)
-            self.wait(min(grace_s, 1.0), whole=True)
+            self.wait(min(ORPHAN_GRACE_S, max(0.0, deadline - time.monotonic())), whole=True)
         for _ in range(200):  # a dying tree may still fork: look again until it is empty
             self.signal_all(signal.SIGKILL)
             if self.wait(0.05, whole=True):
