@@ -1,4 +1,4 @@
-"""What a strategy costs in quality: forced decode against the 16-bit cache, and lm-eval tasks on the served endpoint."""
+"""What a strategy costs in quality: forced decode against the 16-bit cache, and tasks on the served endpoint."""
 
 from harness.accuracy.run import run_task
 from harness.accuracy.task import Task, check_task

@@ -1,5 +1,6 @@
 """Does generated code pass its test? Runs it: a process of its own with limits, which is no sandbox."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -39,10 +40,8 @@ def passes(program: str, test: str, entry_point: str) -> bool:
         except subprocess.TimeoutExpired:
             output = b""
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         # The code may exit early with 0: only the line behind `check` tells.
         return process.returncode == 0 and output.endswith(b"passed all checks\n")

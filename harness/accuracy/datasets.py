@@ -18,16 +18,18 @@ def read_rows(path: Path) -> list[Row]:
     """JSON lines, compressed or not; an error names file and line."""
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     rows: list[Row] = []
+    number = 0
     try:
         with opener(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+            for line in file:
+                number += 1
                 if line.strip():
                     row = json.loads(line)
                     if not isinstance(row, dict):
                         raise ValueError("not a JSON object")
                     rows.append(row)
     except (ValueError, OSError, EOFError) as error:
-        raise ConfigError(f"{path}, line {len(rows) + 1}: {error}; {DATA_LAYOUT}") from error
+        raise ConfigError(f"{path}, line {max(number, 1)}: {error}; {DATA_LAYOUT}") from error
     return rows
 
 
@@ -68,7 +70,7 @@ def _load(task: Task) -> tuple[list[Row], list[Row]]:
 
 def _from_hub(kind: str) -> tuple[list[Row], list[Row]]:
     """The same rows from the hub's data sets, in the layout of the folder."""
-    from datasets import load_dataset  # heavy, and needed here only
+    from datasets import load_dataset  # type: ignore[import-untyped]  # heavy: only here
 
     def split(name: str, part: str | None, which: str) -> Iterable[Row]:
         try:

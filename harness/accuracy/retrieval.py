@@ -24,8 +24,8 @@ CITIES = (
     "Nairobi", "Lagos", "Tunis",
 )  # fmt: skip
 OPENING = "Some special magic numbers are hidden in the following text. Remember them.\n\n"
-NEEDLE = "The special magic number for {city} is {number}."
-QUESTION = "\n\nQuestion: What is the special magic number for {city}?\nAnswer: The special magic number for {city} is"
+NEEDLE = "The special magic number of {city}: {number}."
+QUESTION = "\n\nQuestion: What is the special magic number of {city}?\nAnswer: The special magic number of {city}:"
 DIGITS = 5
 FILLERS = ("and", "so", "on", "then", "now", "it", "is", "a")
 """Words that take one token each, to fill the last tokens."""
