@@ -2,9 +2,14 @@
 
 h11 does the framing; what the bytes mean is found out later (`stream.py`). Plain sockets: under Locust they are
 gevent's. One `Exchange` a request, whatever happens: errors are data here, never exceptions.
+
+One connection a request: engines close kept ones without saying so (llama.cpp after every stream, although it announces
+keep-alive; uvicorn after 5 idle seconds), and a request that meets such a close looks like the server's failure. The
+connection stands before `sent_ns` is taken.
 """
 
 import contextlib
+import re
 import socket
 import time
 from dataclasses import dataclass, field
@@ -15,6 +20,15 @@ import h11
 from harness.errors import ConfigError
 
 READ_BYTES = 65536
+
+LAST_EVENT = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
+"""What ends an answer, even where the server then keeps the connection open. In a text, its line feed is escaped."""
+
+TAIL_BYTES = 16
+"""Bytes of the last read that are looked at again: the mark may be split."""
+
+DRAIN_S = 1.0
+"""How long a server may take to finish its HTTP message after `[DONE]`."""
 
 
 @dataclass
@@ -49,7 +63,7 @@ class Exchange:
 
 
 class Client:
-    """Posts to one server, keeping idle connections for reuse.
+    """Posts to one server.
 
     Parameters
     ----------
@@ -69,7 +83,6 @@ class Client:
         self._address = (parts.hostname, parts.port or 80)
         self._host_header = parts.netloc.rpartition("@")[2]
         self._path = parts.path.rstrip("/")
-        self._idle: list[tuple[socket.socket, h11.Connection]] = []
 
     def post(self, path: str, body: bytes, request_id: str, timeout_s: float, exchange: Exchange) -> None:
         """Send `body` as JSON to `path` and read the answer to its end into `exchange` (filled as bytes arrive).
@@ -78,9 +91,10 @@ class Client:
         """
         deadline = time.monotonic() + timeout_s
         sock: socket.socket | None = None
-        reusable = False
         try:
-            sock, http = self._connection(deadline)
+            sock = socket.create_connection(self._address, timeout=_left_s(deadline))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            http = h11.Connection(our_role=h11.CLIENT)
             head = http.send(
                 h11.Request(
                     method="POST",
@@ -92,6 +106,7 @@ class Client:
                         ("Accept", "text/event-stream"),
                         ("Accept-Encoding", "identity"),
                         ("X-Request-Id", request_id),
+                        ("Connection", "close"),
                     ],
                 )
             )
@@ -103,10 +118,6 @@ class Client:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 sock.sendall(message)
             _read_answer(sock, http, deadline, exchange)
-            reusable = http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]
-            if reusable:
-                http.start_next_cycle()
-                self._idle.append((sock, http))
         except TimeoutError:
             _fail(exchange, "timeout", f"no end after {timeout_s:g} s")
         except h11.RemoteProtocolError as error:
@@ -114,32 +125,17 @@ class Client:
         except OSError as error:
             _fail(exchange, "connect" if exchange.sent_ns is None else "reset", _words(error))
         finally:
-            if sock is not None and not reusable:
+            if sock is not None:
                 sock.close()
-
-    def _connection(self, deadline: float) -> tuple[socket.socket, h11.Connection]:
-        while self._idle:
-            sock, http = self._idle.pop()
-            if _is_quiet(sock):
-                return sock, http
-            sock.close()
-        sock = socket.create_connection(self._address, timeout=_left_s(deadline))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock, h11.Connection(our_role=h11.CLIENT)
-
-    def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            self._idle.pop()[0].close()
 
 
 def _read_answer(sock: socket.socket, http: h11.Connection, deadline: float, exchange: Exchange) -> None:
-    while True:
+    tail = b""
+    while not exchange.ended_ns:
         sock.settimeout(_left_s(deadline))
         data = sock.recv(READ_BYTES)
         now = time.monotonic_ns()
         body = b""
-        ended = False
         try:
             http.receive_data(data)
             while (event := http.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
@@ -150,38 +146,40 @@ def _read_answer(sock: socket.socket, http: h11.Connection, deadline: float, exc
                     wanted = (b"content-type", b"content-encoding")
                     exchange.headers = {k.decode(): v.decode("latin-1") for k, v in event.headers if k in wanted}
                 elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-                    ended = True
-                    break
-        except h11.RemoteProtocolError as error:
+                    exchange.ended_ns = now
+                    return
+        except h11.RemoteProtocolError:
             if data:
                 raise
-            name = "truncated_stream" if exchange.status else "reset"
-            _fail(exchange, name, f"the server closed early: {error}", now)
+            if exchange.status is None:
+                _fail(exchange, "reset", "the server closed the connection without an answer", now)
+            else:
+                _fail(exchange, "truncated_stream", "the server closed the connection in the middle of its answer", now)
             return
         finally:
             if body:
                 exchange.reads.append((now, bytes(body)))
-        if ended:
+        tail = (tail + body)[-len(body) - TAIL_BYTES :]
+        if b"[DONE]" in tail and LAST_EVENT.search(tail):
             exchange.ended_ns = now
-            return
+            _drain(sock, http, min(deadline, time.monotonic() + DRAIN_S))
+        tail = tail[-TAIL_BYTES:]
+
+
+def _drain(sock: socket.socket, http: h11.Connection, deadline: float) -> None:
+    """Let the server finish its message after `[DONE]`; what it does then is no part of the answer."""
+    with contextlib.suppress(OSError, h11.RemoteProtocolError):
+        while http.their_state is h11.SEND_BODY:
+            sock.settimeout(_left_s(deadline))
+            http.receive_data(sock.recv(READ_BYTES))
+            while http.their_state is h11.SEND_BODY and http.next_event() is not h11.NEED_DATA:
+                pass
 
 
 def _fail(exchange: Exchange, error: str, detail: str, ended_ns: int | None = None) -> None:
     exchange.error = error
     exchange.error_detail = detail
     exchange.ended_ns = ended_ns or time.monotonic_ns()
-
-
-def _is_quiet(sock: socket.socket) -> bool:
-    """Whether an idle connection is still open: one that can be read was closed, or holds what nobody asked for."""
-    try:
-        sock.settimeout(0)
-        sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _left_s(deadline: float) -> float:

@@ -89,8 +89,8 @@ class Load:
 
     def __post_init__(self) -> None:
         # The registries are filled by modules that need the classes above.
-        from harness.traffic.arrivals import ARRIVALS  # noqa: PLC0415
-        from harness.traffic.workload import WORKLOADS  # noqa: PLC0415
+        from harness.traffic.arrivals import ARRIVALS
+        from harness.traffic.workload import WORKLOADS
 
         for key, value, allowed in (
             ("workload.kind", self.workload.kind, tuple(sorted(WORKLOADS))),

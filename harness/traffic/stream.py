@@ -166,19 +166,20 @@ def read_answer(events: Iterable[ServerEvent]) -> Answer:
             continue
         try:
             usage = _dict(payload.get("usage")) or usage
-            for choice in _list(payload.get("choices")):
-                if _dict(choice).get("index", 0) != 0:
+            for item in _list(payload.get("choices")):
+                choice = _dict(item)
+                if choice.get("index", 0) != 0:
                     continue
-                finish_reason = choice.get("finish_reason") or finish_reason
+                finish_reason = _string(choice.get("finish_reason")) or finish_reason
                 output = Output(
                     event.ns,
                     _text(choice),
                     tuple(int(token) for token in _list(choice.get("token_ids"))),
-                    _dict(payload.get("usage")).get("completion_tokens"),
+                    _count(_dict(payload.get("usage")).get("completion_tokens")),
                 )
                 if output.text or output.token_ids:
                     outputs.append(output)
-        except (TypeError, ValueError) as fault:
+        except (TypeError, ValueError, OverflowError) as fault:
             error = error or ("malformed_event", f"{fault}: {event.data[:200].decode(errors='replace')!r}")
     return Answer(
         outputs=tuple(outputs),
@@ -234,17 +235,28 @@ def _text(choice: dict[str, Any]) -> str:
     for call in [*_list(delta.get("tool_calls")), {"function": delta.get("function_call")}]:
         function = _dict(_dict(call).get("function"))
         pieces += [function.get("name"), function.get("arguments")]
-    return "".join(piece for piece in pieces if isinstance(piece, str))
+    return _clean("".join(piece for piece in pieces if isinstance(piece, str)))
 
 
 def _message(payload: dict[str, Any]) -> str:
     error = payload.get("error") or payload
     message = error.get("message", error) if isinstance(error, dict) else error
-    return str(message)[:500]
+    return _clean(str(message)[:500])
+
+
+def _clean(text: str) -> str:
+    """Text that can be written as UTF-8: JSON may escape half a surrogate pair."""
+    return text.encode(errors="replace").decode()
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+
+
+def _string(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"expected a string, got {type(value).__name__}")
+    return value and _clean(value)
 
 
 def _dict(value: Any) -> dict[str, Any]:

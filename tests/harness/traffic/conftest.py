@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,14 @@ class PacedServer:
     def url(self, behaviour: str = "") -> str:
         return f"{self.base_url}/{behaviour}".rstrip("/")
 
-    def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log_path.read_text().splitlines()] if self.log_path.exists() else []
+    def log(self, requests: int) -> list[dict[str, Any]]:
+        """What the server saw, as soon as it has written down so many requests."""
+        deadline = time.monotonic() + 20
+        lines: list[str] = []
+        while len(lines) < requests and time.monotonic() < deadline:
+            time.sleep(0.05)
+            lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
+        return [json.loads(line) for line in lines]
 
 
 @contextmanager

@@ -128,6 +128,13 @@ class Handler(BaseHTTPRequestHandler):
             self.raw(stream[at : at + 7])
         self.end()
 
+    def answer_held_open(self, body: dict[str, Any]) -> None:
+        """Says `[DONE]` and keeps the connection."""
+        self.head()
+        self.send_events(self.events(body))
+        time.sleep(3)
+        self.end()
+
     def answer_buffered(self, body: dict[str, Any]) -> None:
         """A proxy that holds everything back."""
         self.head()

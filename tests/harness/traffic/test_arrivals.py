@@ -1,5 +1,7 @@
 """When sessions start, for every arrival process."""
 
+from itertools import pairwise
+
 import pytest
 
 from harness.traffic.arrivals import ARRIVALS, offsets_ns
@@ -24,11 +26,11 @@ def test_offsets_never_go_back_and_attain_the_rate(kind: str) -> None:
 
 def test_poisson_gaps_are_exponential() -> None:
     offsets = [at or 0 for at in offsets_ns(Arrival("poisson", rate_rps=5.0), 20_000, seed=1)]
-    gaps = [(b - a) / 1e9 for a, b in zip(offsets, offsets[1:], strict=False)]
+    gaps = [(b - a) / 1e9 for a, b in pairwise(offsets)]
     mean = sum(gaps) / len(gaps)
     variation = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 / mean
     assert variation == pytest.approx(1.0, abs=0.05)
-    assert offsets_ns(Arrival("poisson", rate_rps=5.0), 5, seed=1) != offsets_ns(Arrival("poisson", rate_rps=5.0), 5, seed=2)
+    assert offsets[:5] != offsets_ns(Arrival("poisson", rate_rps=5.0), 5, seed=2)
 
 
 def test_constant_gaps_are_equal() -> None:

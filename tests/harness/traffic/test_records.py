@@ -4,17 +4,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.traffic.client import Exchange
 from harness.traffic.journal import Journal, exchange_of, read_journal
 from harness.traffic.records import SCHEMA, convert, peak_context_tokens, record
 
-PLAN = {
-    "request_id": "window-00000-0", "phase": "window", "session_id": "window-00000", "turn": 0, "scheduled_ns": None,
+FACTS = {
+    "phase": "window", "session_id": "window-00000", "turn": 0, "scheduled_ns": None,
     "started_ns": 900, "planned_prompt_tokens": 5, "planned_output_tokens": 3,
 }  # fmt: skip
+PLAN = {"request_id": "window-00000-0", **FACTS}
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 
 
@@ -36,9 +40,9 @@ def test_one_stream_by_hand() -> None:
     ]
     exchange = Exchange(sent_ns=1_000, ended_ns=9_000_000, status=200, headers=STREAM, reads=reads)
     assert record(PLAN, exchange) == {
-        "request_id": "window-00000-0", "phase": "window", "session_id": "window-00000", "turn": 0, "scheduled_ns": None,
-        "sent_ns": 1_000, "ended_ns": 9_000_000, "planned_prompt_tokens": 5, "planned_output_tokens": 3,
-        "prompt_tokens": 5, "cached_prompt_tokens": 2, "output_tokens": 3,
+        "request_id": "window-00000-0", "phase": "window", "session_id": "window-00000", "turn": 0,
+        "scheduled_ns": None, "sent_ns": 1_000, "ended_ns": 9_000_000, "planned_prompt_tokens": 5,
+        "planned_output_tokens": 3, "prompt_tokens": 5, "cached_prompt_tokens": 2, "output_tokens": 3,
         "event_ns": [5_000, 7_000_000, 9_000_000], "event_tokens": [1, 1, 1], "tokens_estimated": False,
         "buffered": False, "finish_reason": "length", "http_status": 200, "error": None, "error_detail": None,
         "text": "abc",
@@ -48,17 +52,17 @@ def test_one_stream_by_hand() -> None:
 def test_the_journal_gives_back_what_was_written(tmp_path: Path) -> None:
     exchange = Exchange(7, 99, 200, STREAM, [(10, b"\xff\x00a"), (12, b"b")], "reset", "broke")
     journal = Journal(tmp_path / "stream.jsonl")
-    journal.start("r", {k: v for k, v in PLAN.items() if k != "request_id"})
+    journal.start("r", FACTS)
     journal.end("r", exchange)
     start, end = read_journal(tmp_path / "stream.jsonl")
-    assert {k: v for k, v in start.items() if k not in ("kind", "request_id")} == {k: v for k, v in PLAN.items() if k != "request_id"}
+    assert start == {**PLAN, "kind": "start", "request_id": "r"}
     assert exchange_of(end) == exchange
 
 
 def test_a_record_cut_off_in_mid_line_gives_the_rest_and_what_was_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "stream.jsonl")
     for name in ("r1", "r2"):
-        journal.start(name, {k: v for k, v in PLAN.items() if k != "request_id"})
+        journal.start(name, FACTS)
     journal.end("r1", Exchange(1, 2, 500, {}, [(2, b"sorry")]))
     journal.end("r2", Exchange(1, 2, 200, STREAM, [(2, b"x")]))
     whole = (tmp_path / "stream.jsonl").read_bytes()
@@ -80,10 +84,10 @@ def test_no_record_at_all_gives_an_empty_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("exchange", "error", "detail"),
     [
-        (Exchange(1, 2, 429, {"content-type": "application/json"}, [(2, b"slow down")], "reset", "x"), "http_status", "slow down"),
+        (Exchange(1, 2, 429, {}, [(2, b"slow down")], "reset", "x"), "http_status", "slow down"),
         (Exchange(1, 2, 500, {}, [(2, b"half")], "timeout", "late"), "timeout", "late"),
         (Exchange(1, 2, 200, STREAM, [(2, event({"error": {"message": "oom"}}))], "reset", "x"), "error_event", "oom"),
-        (Exchange(1, 2, 200, STREAM, [(2, event({"choices": []}))], "truncated_stream", "cut"), "truncated_stream", "cut"),
+        (Exchange(1, 2, 200, STREAM, [(2, event({}))], "truncated_stream", "cut"), "truncated_stream", "cut"),
         (Exchange(None, 2, None, {}, [], "connect", "refused"), "connect", "refused"),
         (Exchange(1, 2, 200, {"content-type": "text/html"}, [(2, b"<p>")]), "not_a_stream", "<p>"),
     ],
@@ -94,10 +98,28 @@ def test_what_the_server_said_outranks_how_the_connection_ended(exchange: Exchan
     assert detail in row["error_detail"]
 
 
+KEYS = st.sampled_from(
+    ["choices", "delta", "usage", "text", "index", "error", "completion_tokens", "token_ids", "finish_reason"]
+)
+PAYLOADS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(PAYLOADS, max_size=3))
+def test_whatever_a_server_sends_can_be_recorded(payloads: list[Any]) -> None:
+    body = b"".join(map(event, payloads)) + event({"choices": [{"text": "\ud800", "finish_reason": "stop"}]})
+    row = record(PLAN, Exchange(1, 9, 200, STREAM, [(2, body)]))
+    assert pa.Table.from_pylist([row], schema=SCHEMA).num_rows == 1
+    assert len(row["event_ns"]) == len(row["event_tokens"])
+
+
 def test_peak_of_contexts_that_overlap() -> None:
     spans = [(0, 10, 100), (5, 12, 30), (10, 20, 60), (None, 99, 1000)]
     rows = [
-        {"phase": "window", "sent_ns": a, "ended_ns": b, "planned_prompt_tokens": size - 10, "planned_output_tokens": 10}
-        for a, b, size in spans
+        {**FACTS, "sent_ns": sent, "ended_ns": ended, "planned_prompt_tokens": size - 3, "planned_output_tokens": 3}
+        for sent, ended, size in spans
     ]
     assert peak_context_tokens(rows) == 130

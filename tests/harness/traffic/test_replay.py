@@ -49,12 +49,16 @@ class Cell:
         self.model, self.folder = model, folder
         self.progress: list[tuple[int, int]] = []
 
-    def replay(self, load: Load, base_url: str, **extras: Any) -> ReplayReport:
+    def schedule(self, load: Load, **extras: Any) -> Path:
         path = self.folder / "schedule.jsonl"
         build_schedule(
             load, model=self.model, served_name="m", request_extras=lambda tokens: extras, context_tokens=1024, seed=1,
             path=path,
         )  # fmt: skip
+        return path
+
+    def replay(self, load: Load, base_url: str, **extras: Any) -> ReplayReport:
+        path = self.schedule(load, **extras)
         return replay(
             load, schedule_path=path, base_url=base_url, out_dir=self.folder, env={}, on_progress=self.note,
         )  # fmt: skip
@@ -76,7 +80,7 @@ def cell(model: Model, tmp_path: Path) -> Cell:
 
 def test_records_join_the_servers_log_request_by_request(cell: Cell, paced_server: PacedServer) -> None:
     report = cell.replay(SESSIONS, paced_server.url(), ignore_eos=True)
-    rows, log = cell.rows(), paced_server.log()
+    rows, log = cell.rows(), paced_server.log(18)
     assert len(rows) == len(log) == 18
     assert (report.window_requests, report.failed_requests, report.errors) == (14, 0, {})
     assert report.client.exit_code == 0
@@ -103,7 +107,7 @@ def test_the_body_is_the_schedules_and_the_engines(cell: Cell, paced_server: Pac
     cell.folder.mkdir()
     (cell.folder / "stream.jsonl").write_text('{"kind": "start", "request_id": "of an earlier, killed replay"}\n')
     cell.replay(replace(ONE_SHOT, requests=1), paced_server.url(), ignore_eos=True, min_tokens=6)
-    (entry,) = paced_server.log()
+    (entry,) = paced_server.log(1)
     assert len(cell.rows()) == 1
     prompt = json.loads((cell.folder / "schedule.jsonl").read_text().splitlines()[2])["turns"][0]["new_token_ids"]
     assert entry["body"] == {
@@ -119,7 +123,7 @@ def test_a_later_turn_continues_the_one_before_with_what_was_generated(
 ) -> None:
     cell.replay(SESSIONS, paced_server.url(behaviour))
     tokenizer = load_tokenizer(cell.model.path)
-    prompts = {entry["request_id"]: entry["body"]["prompt"] for entry in paced_server.log()}
+    prompts = {entry["request_id"]: entry["body"]["prompt"] for entry in paced_server.log(18)}
     turns = {(row["session_id"], row["turn"]): row for row in cell.rows()}
     later = [row for row in turns.values() if row["turn"] > 0]
     assert later
@@ -141,6 +145,7 @@ HEALTHY = {
     "processing": {},
     "pings": {},
     "split": {},
+    "held-open": {},
     "buffered": {"buffered": True},
     "packed": {"tokens_estimated": True, "event_tokens": [2, 2, 2]},
     "text-only": {"tokens_estimated": False, "event_tokens": [1] * 6},
@@ -149,9 +154,9 @@ FAULTY = {
     "short": ("output_length", "5 tokens instead of 6"),
     "no-done": ("truncated_stream", "[DONE]"),
     "no-finish": ("truncated_stream", "finish reason"),
-    "truncated": ("truncated_stream", "closed early"),
+    "truncated": ("truncated_stream", "in the middle of its answer"),
     "reset": ("reset", "ConnectionResetError"),
-    "hang-up": ("reset", "closed early"),
+    "hang-up": ("reset", "without an answer"),
     "error-event": ("error_event", "engine ran out of blocks"),
     "bad-json": ("malformed_event", "{broken"),
     "empty": ("no_output", ""),
@@ -174,10 +179,11 @@ def behaved(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Behaved:
         cell = Cell(model, folder / "cell")
         load = replace(ONE_SHOT, arrival=Arrival(concurrency=1), requests=2 * len(behaviours))
         report = cell.replay(load, server.url(",".join(behaviours)))
-        names = {entry["request_id"]: entry["behaviour"] for entry in server.log()}
+        log = {entry["request_id"]: entry for entry in server.log(load.requests)}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in behaviours}
     for row in cell.rows():
-        rows[names[row["request_id"]]].append(row)
+        entry = log[row["request_id"]]
+        rows[entry["behaviour"]].append({**row, "server_ended_ns": entry["ended_ns"]})
     return report, rows
 
 
@@ -200,11 +206,17 @@ def test_every_fault_has_its_own_name_and_harms_no_other_request(behaviour: str,
     assert error in ERRORS
 
 
+def test_an_answer_ends_with_its_last_event_even_if_the_connection_stays(behaved: Behaved) -> None:
+    for row in behaved[1]["held-open"]:
+        assert row["event_ns"][-1] <= row["ended_ns"] < row["server_ended_ns"]
+
+
 def test_failures_are_counted_by_name(behaved: Behaved) -> None:
     report, _ = behaved
     assert report.window_requests == 2 * (len(HEALTHY) + len(FAULTY))
     assert report.failed_requests == sum(report.errors.values()) == 2 * len(FAULTY)
-    assert report.commonest_error is not None and report.commonest_error.startswith("truncated_stream: the stream ended")
+    assert report.commonest_error is not None
+    assert report.commonest_error.startswith("truncated_stream: the stream ended")
 
 
 def test_a_request_that_does_not_end_is_a_timeout(cell: Cell, paced_server: PacedServer) -> None:
@@ -243,7 +255,8 @@ def test_an_open_loop_sends_at_the_scheduled_times(cell: Cell, paced_server: Pac
 
 def test_a_closed_loop_keeps_its_concurrency(cell: Cell, paced_server: PacedServer) -> None:
     cell.replay(replace(ONE_SHOT, requests=12, arrival=Arrival(concurrency=3)), paced_server.url())
-    changes = sorted([(e["arrived_ns"], 1) for e in paced_server.log()] + [(e["sent_ns"][-1], -1) for e in paced_server.log()])
+    log = paced_server.log(12)
+    changes = sorted([(entry["arrived_ns"], 1) for entry in log] + [(entry["sent_ns"][-1], -1) for entry in log])
     level, levels = 0, []
     for _, change in changes:
         level += change
@@ -288,7 +301,7 @@ def once_requests_run(cell: Cell, act: Any) -> threading.Thread:
 
 def test_a_killed_client_is_an_error_that_keeps_what_there_is(cell: Cell, paced_server: PacedServer) -> None:
     thread = once_requests_run(cell, lambda process: process.kill())
-    with pytest.raises(LaunchError, match="load client died.*SIGKILL"):
+    with pytest.raises(LaunchError, match=r"load client died.*SIGKILL"):
         cell.replay(replace(ONE_SHOT, requests=12), paced_server.url("slow"))
     thread.join()
     rows = cell.rows()
@@ -326,15 +339,13 @@ def test_stopping_the_harness_stops_the_client_and_keeps_the_record(cell: Cell, 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_is_named_as_such(cell: Cell, paced_server: PacedServer) -> None:
-    path = cell.folder / "schedule.jsonl"
-    build_schedule(
-        ONE_SHOT, model=cell.model, served_name="m", request_extras=lambda tokens: {}, context_tokens=1024, seed=1, path=path
-    )  # fmt: skip
+    path = cell.schedule(ONE_SHOT)
     program = Path(__file__).parents[3] / "harness" / "traffic" / "locustfile.py"
     process = subprocess.run(
         [
             sys.executable, "-m", "locust", "-f", program, "--headless", "--only-summary", "--loglevel", "WARNING",
-            "--users", "2", "--spawn-rate", "2", "--host", paced_server.url(), "--schedule", path, "--journal", "/dev/full",
+            "--users", "2", "--spawn-rate", "2", "--host", paced_server.url(),
+            "--schedule", path, "--journal", "/dev/full",
         ],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip

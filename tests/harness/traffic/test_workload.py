@@ -23,7 +23,9 @@ every_kind = pytest.mark.parametrize("kind", sorted(WORKLOADS))
 several_seeds = pytest.mark.parametrize("seed", range(8))
 
 
-def draw(kind: str, seed: int = 0, requests: int = 24, context_tokens: int = CONTEXT, **lengths: object) -> list[Session]:
+def draw(
+    kind: str, seed: int = 0, requests: int = 24, context_tokens: int = CONTEXT, **lengths: object
+) -> list[Session]:
     what = replace(Workload(kind=kind, input_tokens_mean=900, output_tokens_mean=40), **lengths)  # type: ignore[arg-type]
     return sessions(what, requests=requests, context_tokens=context_tokens, seed=seed)
 
@@ -103,7 +105,7 @@ def test_synthetic_lengths_are_those_asked() -> None:
 
 
 def test_warm_up_and_window_are_drawn_apart() -> None:
-    load = Load(workload=Workload(input_tokens_mean=900), arrival=Arrival(concurrency=2), requests=12, warmup_requests=12)
+    load = Load("", Workload(input_tokens_mean=900), Arrival(concurrency=2), requests=12, warmup_requests=12)
     assert window_sessions(load, CONTEXT, 1) != warmup_sessions(load, CONTEXT, 1)
 
 
@@ -129,7 +131,7 @@ def test_working_set_of_an_open_loop_by_hand() -> None:
 @pytest.mark.parametrize(
     ("load", "key"),
     [
-        ({"workload": Workload(kind="sharegtp")}, r"workload\.kind: 'sharegtp' is unknown; allowed: sharegpt, synthetic"),
+        ({"workload": Workload(kind="sharegtp")}, r"workload\.kind: 'sharegtp' .* allowed: sharegpt, synthetic"),
         ({"arrival": Arrival(kind="burst")}, r"arrival\.kind: 'burst' is unknown; allowed: closed, constant, poisson"),
         ({"arrival": Arrival("closed")}, r"arrival\.concurrency"),
         ({"arrival": Arrival("poisson")}, r"arrival\.rate_rps"),
