@@ -67,7 +67,9 @@ def _deployments(run: RunRecord) -> tuple[DeploymentResult, ...]:
         references = launches[base["id"]] if base else []
         limits = output_check.band(references, tolerances)
         check = output_check.check(launches[one["id"]], references, limits)
-        state, reason = deployment_state(dict(one), launches[one["id"]], check, len(run.blocks))
+        state, reason = deployment_state(
+            dict(one), launches[one["id"]], check, blocks=len(run.blocks), loads=run.plan.get("loads") or ()
+        )
         if state == "measured" and one.get("engine_baseline"):
             fault = output_check.baseline_fault(launches[one["id"]], common, limits)
             state, reason = ("output broken", fault) if fault else (state, reason)

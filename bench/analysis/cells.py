@@ -13,6 +13,7 @@ from bench.analysis.metrics import (
     Floats,
     Requests,
     launch_statistics,
+    limit_name,
     quantiles,
     sla_limits,
     window_requests,
@@ -73,6 +74,7 @@ def cell_result(plan: Mapping[str, Any], load: str, launches: Sequence[LaunchRec
         quantiles={metric: quantiles(_pooled(good, metric)) for metric in LATENCIES} if good else {},
         means=_means(statistics),
         sla_met={name: met for name, limits in slas.items() if (met := _sla_met(statistics, limits)) is not None},
+        cache_state=_cache_state(launches, load),
         notes=tuple(_notes(good, statistics, launches, load)),
     )
 
@@ -96,7 +98,7 @@ def is_latency(name: str) -> bool:
 
 def _sla_met(statistics: Sequence[LaunchStatistics], limits: Mapping[str, Any]) -> bool | None:
     """Whether every launch keeps every limit; None where nothing is limited or measured."""
-    wanted = [(f"{metric.removesuffix('_ms')}_p{p}_ms", limit) for metric, p, limit in sla_limits(limits)]
+    wanted = [(limit_name(metric, p), limit) for metric, p, limit in sla_limits(limits)]
     if not wanted or not statistics:
         return None
     return all(s.values.get(name, math.inf) <= limit for s in statistics for name, limit in wanted)
@@ -110,6 +112,8 @@ def _notes(
         yield f"{packed / max(tokens, 1):.0%} of tokens arrived several at once: their ITL is spread over the event"
     if estimated := sum(m.requests.estimated for m in good):
         yield f"{estimated} requests: tokens an event estimated from the usage total"
+    if buffered := sum(m.requests.buffered for m in good):
+        yield f"{buffered} requests: the output came all at once, held back on its way; they have no ITL and no TPOT"
     ratios = [
         s.values["attained_over_requested_rate"] for s in statistics if "attained_over_requested_rate" in s.values
     ]
@@ -119,10 +123,15 @@ def _notes(
     known = [float(ratio) for ratio in pool if ratio is not None]
     if known and max(known) < 1:
         yield f"the pool does not bind (working set ÷ pool {max(known):.2f}): only overhead shows"
-    for cell in (launch.cells.get(load) for launch in launches):
-        if cell and (cell.facts.get("cache") or {}).get("reset") is None and cell.facts.get("state") == "measured":
-            yield "no evidence of the cache reset before the load"
-            return
+    if _cache_state(launches, load) == "unverified":
+        yield "the cache reset before the load could not be verified"
+
+
+def _cache_state(launches: Sequence[LaunchRecord], load: str) -> str:
+    """How the prefix cache was at the start: cold, warm, unverified; mixed where launches differ."""
+    cells = [cell for launch in launches if (cell := launch.cells.get(load))]
+    found = {str((cell.facts.get("cache") or {}).get("state") or "unverified") for cell in cells}
+    return found.pop() if len(found) == 1 else "mixed" if found else "unverified"
 
 
 def with_length_notes(results: Sequence[DeploymentResult]) -> tuple[DeploymentResult, ...]:

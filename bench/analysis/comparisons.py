@@ -108,7 +108,7 @@ def _against_common(
     """The second column: of the common baseline's own engine the same numbers, of other engines paired by block."""
     others = [d for d in deployments if d.id != common.id and d.cells]
     foreign = [d for d in others if (d.backend, d.model) != (common.backend, common.model)]
-    ranked = [d for d in foreign if _obstacle(view, d, common) is None]
+    ranked = [d for d in foreign if d.model == common.model and _obstacle(view, d, common) is None]
     for other in others:
         if other not in foreign:
             if other.id in own:
@@ -157,6 +157,9 @@ def _obstacle(view: _View, other: DeploymentResult, base: DeploymentResult) -> s
             return f"{who}{cell.state if cell else 'not measured'}: {cell.reason if cell else 'no cell'}"
         if not any(view.metric in s.values for s in cell.launches):
             return f"{who}{view.metric} is not measured"
+    states = [one.cells[view.load].cache_state for one in (other, base)]
+    if states[0] != states[1]:
+        return f"the prefix cache was {states[0]} at the start, the baseline's {states[1]}"
     return None
 
 

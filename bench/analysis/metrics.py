@@ -45,6 +45,9 @@ class Requests:
         One entry a token after the first event, successes only; and the index of the token's request.
     packed : int
         Tokens that arrived together with another one, whose ITL is therefore spread or missing.
+    estimated, buffered : int
+        Successes whose tokens an event were spread from the usage total; and those whose output came all at once, held
+        back on its way: they have no ITL and no TPOT.
     """
 
     ok: NDArray[np.bool_]
@@ -65,6 +68,7 @@ class Requests:
     scheduled_ns: Ints
     packed: int
     estimated: int
+    buffered: int
 
     def __len__(self) -> int:
         return len(self.ok)
@@ -98,7 +102,9 @@ def window_requests(table: pa.Table, *, open_loop: bool) -> Requests:
     tokens = np.where(stated == _MISSING, token_sums, stated)
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(tokens > 1, (last - first) / _NS_PER_MS / (tokens - 1), np.nan)
-    itl, owner, packed = _inter_token(times, counts, offsets, ok)
+    held_back = ok & _flags(rows, "buffered")
+    tpot[held_back] = np.nan
+    itl, owner, packed = _inter_token(times, counts, offsets, ok & ~held_back)
     prompt, planned = _ints(rows, "prompt_tokens"), _ints(rows, "planned_prompt_tokens")
     cached = _ints(rows, "cached_prompt_tokens").astype(float)
     cached[cached == _MISSING] = np.nan
@@ -121,7 +127,8 @@ def window_requests(table: pa.Table, *, open_loop: bool) -> Requests:
         sent_ns=sent,
         scheduled_ns=scheduled,
         packed=packed,
-        estimated=int(pc.sum(rows["tokens_estimated"]).as_py() or 0),
+        estimated=int((ok & _flags(rows, "tokens_estimated")).sum()),
+        buffered=int(held_back.sum()),
     )
 
 
@@ -129,6 +136,13 @@ def _ints(rows: pa.Table, name: str) -> Ints:
     """A column as int64, nulls as -1: times and counts are never negative, and floats would lose nanoseconds."""
     column = rows[name].combine_chunks() if isinstance(rows[name], pa.ChunkedArray) else rows[name]
     return np.asarray(pc.fill_null(column.cast(pa.int64()), _MISSING).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _flags(rows: pa.Table, name: str) -> NDArray[np.bool_]:
+    """A column of booleans; nulls, and a column that older records lack, are false."""
+    if name not in rows.column_names:
+        return np.zeros(len(rows), dtype=bool)
+    return np.array([bool(value) for value in rows[name].to_pylist()], dtype=bool)
 
 
 def _events(rows: pa.Table) -> tuple[Ints, Ints, Ints]:
@@ -218,6 +232,11 @@ def sla_limits(limits: Mapping[str, Any]) -> list[tuple[str, int, float]]:
     return [(f"{match[1]}_ms", int(match[2]), float(value)) for match, value in found if match]
 
 
+def limit_name(metric: str, percent: int) -> str:
+    """``ttft_ms`` at 90 as ``ttft_p90_ms``."""
+    return f"{metric.removesuffix('_ms')}_p{percent}_ms"
+
+
 def _itl_of_request(requests: Requests, percent: int) -> Floats:
     """Each request's own ITL percentile; 0 for a request of one token."""
     result = np.zeros(len(requests))
@@ -267,7 +286,7 @@ def launch_statistics(requests: Requests, slas: Mapping[str, Mapping[str, Any]])
         values["attained_over_requested_rate"] = ratio
     for metric in LATENCIES:
         for q in quantiles(requests.latency(metric)):
-            values[f"{metric.removesuffix('_ms')}_p{q.percent}_ms"] = q.value
+            values[limit_name(metric, q.percent)] = q.value
     for name, limits in slas.items():
         kept = meets(requests, limits)
         values[f"goodput_rps.{name}"] = float(kept.sum()) / seconds

@@ -66,6 +66,8 @@ class CellResult:
         Mean over launches of the launch statistics that are rates or shares; absent where not measured.
     sla_met : dict
         SLA name → whether every launch kept every limit.
+    cache_state : str
+        Prefix cache at the start of the load: cold, warm, unverified, or mixed.
     notes : tuple of str
         What a reader must know (estimated token counts, output lengths, a pool that doesn't bind).
     """
@@ -80,6 +82,7 @@ class CellResult:
     quantiles: dict[str, tuple[Quantile, ...]] = field(default_factory=dict)
     means: dict[str, float] = field(default_factory=dict)
     sla_met: dict[str, bool] = field(default_factory=dict)
+    cache_state: str = "unverified"
     notes: tuple[str, ...] = ()
 
 

@@ -1,6 +1,6 @@
 """What became of a deployment and of each of its cells: measured, or why not. Nothing disappears."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from bench.analysis.load import CellRecord, LaunchRecord
@@ -21,12 +21,14 @@ def deployment_state(
     planned: dict[str, Any],
     launches: Sequence[LaunchRecord],
     check: OutputCheckResult | None,
+    *,
     blocks: int,
+    loads: Collection[str],
 ) -> tuple[str, str | None]:
     """State and reason of one deployment; the first that applies, gravest first.
 
-    A deployment of which any launch failed is `failed`: the launches that survived are no fair sample. A baseline,
-    launched twice a block, may lose one of the two.
+    A deployment of which any launch failed before it had taken every load is `failed`: the launches that survived are
+    no fair sample. A baseline, launched twice a block, may lose one of the two.
     """
     if reason := planned.get("unsupported"):
         return "unsupported", str(reason)
@@ -38,8 +40,8 @@ def deployment_state(
             return "not in effect", "; ".join(mismatches) or launch.facts.get("reason") or "the engine does otherwise"
     if check is not None and check.broken:
         return "output broken", check.reason
-    bad = [launch for launch in launches if launch.state != "measured"]
-    covered = {launch.block for launch in launches if launch.state == "measured"}
+    bad = [launch for launch in launches if not took_load(launch, loads)]
+    covered = {launch.block for launch in launches if took_load(launch, loads)}
     if bad and not (planned.get("engine_baseline") and covered == {launch.block for launch in launches}):
         reasons = _distinct(launch.facts.get("reason") or "no reason was recorded" for launch in bad)
         return "failed", f"{len(bad)} of {len(launches)} launches failed: {reasons}"
@@ -48,6 +50,14 @@ def deployment_state(
     if launches and all(launch.facts.get("check_only") for launch in launches):
         return "measured", "checked only (proof of effect and output check, no load), as planned"
     return "measured", None
+
+
+def took_load(launch: LaunchRecord, loads: Collection[str]) -> bool:
+    """Whether a launch can speak for speed: nothing failed, or only what came after the loads (accuracy)."""
+    if launch.state == "measured":
+        return True
+    cells = [launch.cells.get(load) for load in loads]
+    return bool(cells) and all(cell is not None and cell.facts.get("state") == "measured" for cell in cells)
 
 
 def cell_state(cell: CellRecord, requests: Requests | None) -> tuple[str, str | None]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bench.analysis.compare import HIGHER_IS_BETTER
-from bench.analysis.metrics import sla_limits
+from bench.analysis.metrics import limit_name, sla_limits
 from bench.analysis.result import AccuracyComparison, Analysis, Comparison, DeploymentResult
 from bench.report.form import accuracy_effect, accuracy_name, effect, metric_name, milliseconds
 
@@ -20,13 +20,18 @@ def conclusion(analysis: Analysis) -> list[str]:
         first = ["No verdict: one block. The numbers below are one measurement each."]
     else:
         limits = {name: sla for name, sla in (analysis.plan.get("sla") or {}).items() if sla_limits(sla)}
-        first = [_choice(analysis, ranked, name) for name in limits] or [_choice(analysis, ranked, None)]
+        models = list(dict.fromkeys(d.model for d in ranked))
+        first = []
+        for model in models:
+            mine = [d for d in ranked if d.model == model]
+            said = [_choice(analysis, mine, name) for name in limits] or [_choice(analysis, mine, None)]
+            first += [f"{model}: {text}" for text in said] if len(models) > 1 else said
     return [*first, *_not_ranked(analysis), *_incomplete(analysis)]
 
 
 def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | None) -> str:
-    """What to run for one SLA, or, without one, for throughput."""
-    common = next((d for d in ranked if d.common_baseline), None)
+    """What to run of one model's deployments for one SLA, or, without one, for throughput."""
+    common = _reference(ranked)
     where = "at this KV budget" if _has_budget(analysis) else "with the engines' own KV pools"
     aim = f"For SLA `{sla}` {where}" if sla else f"For throughput {where}"
     feasible = [d for d in ranked if sla is None or _keeps(d, sla)]
@@ -36,11 +41,11 @@ def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | N
         return f"None of the {count} ranked deployments keeps SLA `{sla}` in every launch; {nearest}."
     sound = [d for d in feasible if not _loses(analysis, d)]
     if common is None:
-        return f"{aim} no choice can be defended: the common baseline is not ranked."
-    better = [d for d in sound if d is not common and _is_better(analysis, d)]
+        return f"{aim} no choice can be defended: the baseline is not ranked."
+    better = [d for d in sound if d is not common and _is_better(analysis, d, common)]
     if better:
-        best = max(better, key=lambda d: _gain(analysis, d))
-        return f"{aim} run {best.label}: {_why(analysis, best)}."
+        best = max(better, key=lambda d: _gain(analysis, d, common))
+        return f"{aim} run {best.label}: {_why(analysis, best, common)}."
     if common in feasible:
         others = len(sound) - 1 if common in sound else len(sound)
         if not others:
@@ -50,9 +55,7 @@ def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | N
         return f"{aim} stay with {common.label}: none of the {others} others is shown to be better."
     fastest = max(sound or feasible, key=_throughput)
     caveat = "" if sound else ", though it loses accuracy"
-    return (
-        f"{aim} run {fastest.label}: the common baseline does not keep the SLA in every launch and this does{caveat}."
-    )
+    return f"{aim} run {fastest.label}: {common.label} does not keep the SLA in every launch and this does{caveat}."
 
 
 def _has_budget(analysis: Analysis) -> bool:
@@ -64,20 +67,27 @@ def _keeps(one: DeploymentResult, sla: str) -> bool:
     return all(cell.state == "measured" and cell.sla_met.get(sla, False) for cell in one.cells.values())
 
 
-def _against(analysis: Analysis, one: DeploymentResult) -> list[Comparison]:
-    return analysis.compared(one.id, "common")
+def _reference(ranked: Sequence[DeploymentResult]) -> DeploymentResult | None:
+    """The common baseline; of a model that it isn't of, the first engine's own 16-bit baseline."""
+    baselines = sorted((d for d in ranked if d.engine_baseline), key=lambda d: not d.common_baseline)
+    return baselines[0] if baselines else None
 
 
-def _is_better(analysis: Analysis, one: DeploymentResult) -> bool:
-    """Better than the common baseline in a primary metric and worse in none."""
-    words = [c.verdict for c in _against(analysis, one)]
+def _against(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> list[Comparison]:
+    found = [c for c in analysis.comparisons if (c.deployment, c.baseline, c.role) == (one.id, base.id, "primary")]
+    return [c for c in found if c.against == ("common" if base.common_baseline else "engine")]
+
+
+def _is_better(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> bool:
+    """Better than the baseline in a primary metric and worse in none."""
+    words = [c.verdict for c in _against(analysis, one, base)]
     return "better" in words and "worse" not in words
 
 
-def _gain(analysis: Analysis, one: DeploymentResult) -> tuple[float, float]:
+def _gain(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> tuple[float, float]:
     """Throughput gain first, then the largest latency gain."""
     gains: dict[bool, float] = {True: -math.inf, False: -math.inf}
-    for c in _against(analysis, one):
+    for c in _against(analysis, one, base):
         if c.effect_pct is not None:
             rate = c.metric in HIGHER_IS_BETTER
             gains[rate] = max(gains[rate], c.effect_pct if rate else -c.effect_pct)
@@ -85,26 +95,28 @@ def _gain(analysis: Analysis, one: DeploymentResult) -> tuple[float, float]:
 
 
 def _loses(analysis: Analysis, one: DeploymentResult) -> bool:
-    return any(c.verdict == "worse" for c in _accuracy(analysis, one))
+    """Whether it answers worse than its own engine's 16-bit baseline, or than the common one."""
+    return any(c.verdict == "worse" for c in analysis.accuracy if c.deployment == one.id)
 
 
-def _accuracy(analysis: Analysis, one: DeploymentResult) -> list[AccuracyComparison]:
-    return [c for c in analysis.accuracy if (c.deployment, c.against) == (one.id, "engine")]
+def _accuracy(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> list[AccuracyComparison]:
+    against = "common" if base.common_baseline else "engine"
+    return [c for c in analysis.accuracy if (c.deployment, c.baseline, c.against) == (one.id, base.id, against)]
 
 
 def _throughput(one: DeploymentResult) -> float:
     return max((cell.means.get("output_tokens_per_s", 0.0) for cell in one.cells.values()), default=0.0)
 
 
-def _why(analysis: Analysis, one: DeploymentResult) -> str:
+def _why(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> str:
     several = len(one.cells) > 1
     parts = [
         f"{metric_name(c.metric)} {effect(c)}" + (f" under {c.load}" if several else "")
-        for c in _against(analysis, one)
+        for c in _against(analysis, one, base)
         if c.verdict == "better"
     ]
-    text = f"{', '.join(parts)} against the common baseline"
-    for c in _accuracy(analysis, one):
+    text = f"{', '.join(parts)} against {base.label}"
+    for c in _accuracy(analysis, one, base):
         name = accuracy_name(c.task)
         if c.non_inferior:
             text += f"; {name} keeps within {c.margin_pp:g} pp ({accuracy_effect(c)})"
@@ -123,7 +135,7 @@ def _nearest(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | 
         missed = [(math.inf, "no measured cell")]
         for cell in one.cells.values():
             for metric, percent, limit in limits:
-                name = f"{metric.removesuffix('_ms')}_p{percent}_ms"
+                name = limit_name(metric, percent)
                 for launch in cell.launches:
                     value = launch.values.get(name, math.inf)
                     missed.append(

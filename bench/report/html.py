@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from bench.analysis.metrics import LATENCIES, P99_SAMPLES, sla_limits
+from bench.analysis.metrics import LATENCIES, P99_SAMPLES, limit_name, sla_limits
 from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
 from bench.report import form
 from bench.report.charts import Axis, Point, scatter
@@ -51,6 +51,7 @@ def page(analysis: Analysis) -> str:
         conclusion=conclusion(analysis),
         loads=[_load(analysis, load) for load in plan.get("loads") or {}],
         p99_samples=P99_SAMPLES,
+        slas=list(_slas(analysis)),
         latency=list(_latency(analysis)),
         memory=[_memory(d) for d in analysis.deployments if d.memory.kv_dtype],
         accuracy=list(_accuracy(analysis)),
@@ -293,6 +294,27 @@ def _loss_chart(analysis: Analysis, task: str) -> dict[str, Any] | None:
     return {"title": f"KV bytes a token against {name}", "svg": svg, "note": ""} if svg else None
 
 
+def _slas(analysis: Analysis) -> Iterable[Row]:
+    """What each deployment does for each SLA: kept in every launch, and requests that kept every limit."""
+    for name, sla in (analysis.plan.get("sla") or {}).items():
+        limits = [
+            f"{form.metric_name(limit_name(metric, p))} ≤ {form.milliseconds(limit)}"
+            for metric, p, limit in sla_limits(sla)
+        ]
+        for d in analysis.deployments:
+            for load, cell in d.cells.items():
+                if name in cell.sla_met:
+                    yield {
+                        "deployment": d.label,
+                        "load": load,
+                        "SLA": name,
+                        "limits": ", ".join(limits),
+                        "kept in every launch": "yes" if cell.sla_met[name] else "no",
+                        "goodput, requests/s": form.number(cell.means.get(f"goodput_rps.{name}")),
+                        "requests that kept every limit": form.share(cell.means.get(f"goodput_share.{name}")),
+                    }
+
+
 def _latency(analysis: Analysis) -> Iterable[Row]:
     several = len(analysis.plan.get("loads") or {}) > 1
     for d in analysis.deployments:
@@ -378,6 +400,8 @@ def _not_ranked(analysis: Analysis) -> Iterable[Row]:
             for note in cell.notes:
                 yield {"what": f"{d.label} under {load}", "state": "note", "why": note}
     for launch in analysis.launches:
+        if launch.state != "measured" and launch.reason:
+            yield {"what": f"block {launch.block}, {launch.launch}", "state": launch.state, "why": launch.reason}
         for error in launch.errors:
             yield {"what": f"block {launch.block}, {launch.launch}", "state": "error", "why": error}
     for name in analysis.interrupted:

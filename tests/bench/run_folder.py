@@ -9,34 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.traffic.records import SCHEMA
+
 MS = 1_000_000
 S = 1_000 * MS
-
-REQUESTS = pa.schema(
-    [
-        ("request_id", pa.string()),
-        ("phase", pa.string()),
-        ("session_id", pa.string()),
-        ("turn", pa.int32()),
-        ("scheduled_ns", pa.int64()),
-        ("sent_ns", pa.int64()),
-        ("ended_ns", pa.int64()),
-        ("planned_prompt_tokens", pa.int32()),
-        ("planned_output_tokens", pa.int32()),
-        ("prompt_tokens", pa.int32()),
-        ("cached_prompt_tokens", pa.int32()),
-        ("output_tokens", pa.int32()),
-        ("event_ns", pa.list_(pa.int64())),
-        ("event_tokens", pa.list_(pa.int32())),
-        ("tokens_estimated", pa.bool_()),
-        ("finish_reason", pa.string()),
-        ("http_status", pa.int32()),
-        ("error", pa.string()),
-        ("error_detail", pa.string()),
-        ("text", pa.string()),
-    ]
-)
-TELEMETRY = ("kv_cache_usage", "pss_bytes", "gpu_memory_bytes", "requests_running")
 
 
 def request(
@@ -71,6 +47,7 @@ def request(
         "event_ns": [round(t * MS) for t in events_ms],
         "event_tokens": counts,
         "tokens_estimated": False,
+        "buffered": False,
         "finish_reason": None if error else "length",
         "http_status": 200,
         "error": error,
@@ -81,7 +58,7 @@ def request(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=REQUESTS)
+    return pa.Table.from_pylist(list(rows), schema=SCHEMA)
 
 
 def steady(
@@ -147,6 +124,7 @@ class LaunchSpec:
     output_check: dict[str, Any] | None = field(default_factory=forced_decode)
     items: list[dict[str, Any]] | None = None
     client: dict[str, Any] = field(default_factory=dict)
+    cache_state: str = "cold"
     kv_cache_usage: tuple[float, ...] = (0.2, 0.9, 0.4)
 
 
@@ -270,7 +248,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
             "errors": [],
         },
     )
-    if spec.state == "failed":
+    if spec.state == "failed" and spec.rows is None:
         return
     if spec.output_check is not None:
         _json(folder / "output_check.json", spec.output_check)
@@ -286,7 +264,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
             "reason": spec.cell_reason,
             "seed": block,
             "requests": 12,
-            "cache": {"state": "cold", "reset": "reset answered 200; hits 0"},
+            "cache": {"state": spec.cache_state, "reset": "reset answered 200; hits 0"},
             "counters": {"before": {"preemptions_total": 2.0}, "after": {"preemptions_total": 5.0}},
             "working_set_over_pool": 1.5,
             "client": {"cpu_s": 1.0, "wall_s": 10.0, "exit_code": 0, **spec.client},

@@ -136,15 +136,33 @@ def test_not_in_effect_says_what_the_engine_does(tmp_path: Path) -> None:
 
 def test_survivors_of_failed_launches_are_not_ranked(tmp_path: Path) -> None:
     the_plan, launches = five()
-    launches[1, FP8, 1] = LaunchSpec(state="failed", reason="the server died: out of memory")
+    launches[1, FP8, 1] = LaunchSpec(rows=None, state="failed", reason="the server died: out of memory")
     found = analyse(build(tmp_path, the_plan, launches)).deployment(FP8)
     assert found.state == "failed" and not found.ranked
     assert found.reason == "1 of 3 launches failed: the server died: out of memory"
 
 
+def test_a_failure_after_the_load_leaves_the_speed(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    launches[1, FP8, 1].state, launches[1, FP8, 1].reason = "failed", "accuracy retrieval: the scorer died"
+    analysis = analyse(build(tmp_path, the_plan, launches))
+    assert analysis.deployment(FP8).state == "measured"
+    assert analysis.compared(FP8, "engine")[0].verdict == "better"
+
+
+def test_caches_in_another_state_are_not_compared(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block in range(3):
+        launches[block, FP8, 1].cache_state = "unverified"
+    analysis = analyse(build(tmp_path, the_plan, launches))
+    found = analysis.compared(FP8, "engine")[0]
+    assert found.verdict == "not comparable" and "unverified" in found.reason
+    assert "the cache reset before the load could not be verified" in analysis.deployment(FP8).cells["chat"].notes
+
+
 def test_a_baseline_may_lose_one_of_two_launches(tmp_path: Path) -> None:
     the_plan, launches = five()
-    launches[1, BASE, 2] = LaunchSpec(state="failed", reason="did not start")
+    launches[1, BASE, 2] = LaunchSpec(rows=None, state="failed", reason="did not start")
     analysis = analyse(build(tmp_path, the_plan, launches))
     assert analysis.deployment(BASE).state == "measured"
     assert analysis.compared(FP8, "engine")[0].baseline_launches == 5
@@ -205,7 +223,7 @@ def test_outputs_of_another_length_are_reported(tmp_path: Path) -> None:
 
 def test_every_cell_failed(tmp_path: Path) -> None:
     the_plan, launches = five()
-    failed = {key: LaunchSpec(state="failed", reason="no memory") for key in launches}
+    failed = {key: LaunchSpec(rows=None, state="failed", reason="no memory") for key in launches}
     analysis = analyse(build(tmp_path, the_plan, failed))
     assert {d.state for d in analysis.deployments} == {"failed", "unsupported"}
     assert {c.verdict for c in analysis.comparisons} == {"not comparable"}

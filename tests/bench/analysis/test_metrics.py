@@ -35,6 +35,18 @@ def test_an_event_of_several_tokens_spreads_its_gap_and_is_flagged() -> None:
     assert found.packed == 3
 
 
+def test_buffered_output_has_no_pace() -> None:
+    found = of(request(0, buffered=True, events_ms=[900, 900.001, 900.002]), request(1))
+    assert found.buffered == 1
+    assert found.itl_ms.tolist() == [50, 50] and found.latency("tpot_ms").tolist() == [50]
+    assert found.ttft_ms.tolist() == [900, 100]
+
+
+def test_records_without_the_column_of_buffered_output_are_read() -> None:
+    rows = table([request(0)]).drop_columns(["buffered"])
+    assert window_requests(rows, open_loop=False).buffered == 0
+
+
 def test_an_event_without_a_token_is_no_token() -> None:
     found = of(request(sent_ms=0, events_ms=[100, 120, 160], tokens=[1, 0, 1]), request(1, events_ms=[10, 20]))
     assert found.itl_ms.tolist() == [60, 10]

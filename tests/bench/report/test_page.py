@@ -60,7 +60,7 @@ def test_names_and_reasons_from_elsewhere_can_not_run(tmp_path: Path) -> None:
         one["backend_title"] = f"<img src=x onerror=alert(1)>{one['backend']}"
     the_plan["title"] = the_plan["question"] = SCRIPT
     the_plan["dropped"], the_plan["support"][0]["reason"] = [SCRIPT], SCRIPT
-    launches[0, FP8, 1] = LaunchSpec(state="failed", reason=f"{SCRIPT}\n</pre></svg>")
+    launches[0, FP8, 1] = LaunchSpec(rows=None, state="failed", reason=f"{SCRIPT}\n</pre></svg>")
     launches[0, BASE, 1].effect = {**effect(), "evidence": [SCRIPT], "kv_dtype": SCRIPT}
     tags = tags_of(page(analyse(build(tmp_path, the_plan, launches))))
     assert "script" not in tags.names and "img" not in tags.names
@@ -83,7 +83,7 @@ def test_what_a_run_lacks_is_left_out(tmp_path: Path) -> None:
 
 def test_a_run_in_which_all_failed_still_has_a_page(tmp_path: Path) -> None:
     the_plan, launches = five()
-    failed = {key: LaunchSpec(state="failed", reason="no memory left") for key in launches}
+    failed = {key: LaunchSpec(rows=None, state="failed", reason="no memory left") for key in launches}
     text = page(analyse(build(tmp_path, the_plan, failed)))
     assert "No deployment could be ranked." in text
     assert text.count("no memory left") >= 5
@@ -120,7 +120,7 @@ def test_a_report_rebuilt_is_the_same(tmp_path: Path) -> None:
 
 def test_tables_say_what_is_not_measured(tmp_path: Path) -> None:
     the_plan, launches = five()
-    launches[1, FP8, 1] = LaunchSpec(state="failed", reason="died")
+    launches[1, FP8, 1] = LaunchSpec(rows=None, state="failed", reason="died")
     found = tables(analyse(build(tmp_path, the_plan, launches)))
     memory = found["memory"].set_index("deployment")
     assert memory.loc["llama-cpp+tiny+kv-fp8", "kv_bytes_per_token"] == "not measured: unsupported: no fp8 type"

@@ -10,7 +10,7 @@ from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.report import render_terminal
 from tests.bench.run_folder import LaunchSpec, build, forced_decode
-from tests.bench.runs import FP8, five
+from tests.bench.runs import BASE, FP8, five
 
 
 def printed(analysis: Analysis, width: int) -> str:
@@ -78,7 +78,7 @@ def test_one_block_says_no_verdict(tmp_path: Path) -> None:
 
 def test_all_failed(tmp_path: Path) -> None:
     the_plan, launches = five()
-    failed = {key: LaunchSpec(state="failed", reason="no memory left") for key in launches}
+    failed = {key: LaunchSpec(rows=None, state="failed", reason="no memory left") for key in launches}
     text = printed(analyse(build(tmp_path, the_plan, failed)), 120)
     assert "No deployment could be ranked." in text and "FAILED: 6 of 6 launches failed: no memory left" in text
 
@@ -87,3 +87,31 @@ def test_markup_in_a_name_is_printed_as_it_is(tmp_path: Path) -> None:
     the_plan, launches = five()
     the_plan["deployments"][1]["strategy_title"] = "[red]fp8[/red]"
     assert "[red]fp8[/red]" in printed(analyse(build(tmp_path, the_plan, launches)), 220)
+
+
+def test_each_model_has_its_own_conclusion(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for one in list(the_plan["deployments"]):
+        if one["id"] in (BASE, FP8):
+            big = {"model": "big", "id": one["id"].replace("tiny", "big"), "common_baseline": False}
+            the_plan["deployments"].append({**one, **big})
+            for block in range(3):
+                launches[block, big["id"], 1] = launches[block, one["id"], 1]
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "tiny: For SLA `chat` at this KV budget run vLLM + fp8 (e4m3)" in text
+    assert "big: For SLA `chat` at this KV budget run vLLM + fp8 (e4m3)" in text
+
+
+def test_without_an_sla_it_speaks_of_throughput(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    the_plan["sla"] = {}
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "For throughput at this KV budget run vLLM + fp8 (e4m3)" in text
+
+
+def test_no_difference_stays_with_the_baseline(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block in range(3):
+        launches[block, FP8, 1].rows = launches[block, BASE, 1].rows
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "stay with vLLM + 16-bit (baseline): none of the" in text
