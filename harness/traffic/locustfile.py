@@ -20,6 +20,7 @@ from argparse import ArgumentParser
 from collections import deque
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import gevent
 from gevent.pool import Group
@@ -55,6 +56,8 @@ class Player:
         self.journal = journal
         self.in_flight: dict[str, Exchange] = {}
         self.closed = False
+        # vLLM takes the id that we send for its own, and must not meet one of an earlier cell again.
+        self.tag = uuid4().hex[:8]
         self.send_lag_ns = 0
         self.loop_lag_ns = 0
         self._tokenizer: Any = None
@@ -106,9 +109,10 @@ class Player:
         think_ns = round(self.load["think_time_s"] * 1e9)
         last = len(session["turns"]) - 1
         for index, turn in enumerate(session["turns"]):
+            body = body or self.body(session, index, prompt)
             if due_ns is not None and index:
                 _sleep_until(due_ns)
-            exchange = self._ask(session, index, due_ns, body or self.body(session, index, prompt))
+            exchange = self._ask(session, index, due_ns, body)
             body = None
             if index < last:
                 prompt = self.continued(prompt, turn, session["turns"][index + 1], exchange)
@@ -133,7 +137,7 @@ class Player:
                 "planned_output_tokens": turn["output_tokens"],
             },
         )
-        self.client.post(COMPLETIONS, body, request_id, self.load["timeout_s"], exchange)
+        self.client.post(COMPLETIONS, body, f"{request_id}.{self.tag}", self.load["timeout_s"], exchange)
         if due_ns is not None and exchange.sent_ns is not None and session["phase"] == "window":
             self.send_lag_ns = max(self.send_lag_ns, exchange.sent_ns - due_ns)
         del self.in_flight[request_id]

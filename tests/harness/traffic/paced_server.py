@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         answer = getattr(self, f"answer_{behaviour.replace('-', '_')}")
         self.entry = {"arrived_ns": arrived_ns, "behaviour": behaviour, "body": body, "sent_ns": [], "text": ""}
         self.entry["accept_encoding"] = self.headers["Accept-Encoding"]
-        self.entry["request_id"] = self.headers["X-Request-Id"]
+        self.entry["request_id"] = self.headers["X-Request-Id"].partition(".")[0]
         try:
             answer(body)
         finally:
