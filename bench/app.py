@@ -4,6 +4,7 @@
 is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -29,7 +30,7 @@ from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
 from harness.files import read_json, write_bytes, write_json
 from harness.guard import sweep
 from harness.models import ModelSpec, choose_auto
-from harness.telemetry import gpus, hardware
+from harness.telemetry import gpus, hardware, software
 
 EXIT_FAILED_CELLS, EXIT_CONFIG, EXIT_SETUP, EXIT_STORAGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 _EXIT_CODES: tuple[tuple[type[KVMarkError], int], ...] = (
@@ -47,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = arguments.pop(0) if arguments and arguments[0] in _COMMANDS else "run"
     signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGINT, _as_interrupt)  # also where a shell started us with it ignored
     try:
         return _COMMANDS[command](arguments)
     except KVMarkError as error:
@@ -60,7 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
 def run(arguments: list[str]) -> int:
     """Plan, prepare, measure, analyse, report."""
     if any(argument.startswith("-") for argument in arguments):
-        raise ConfigError(f"options are written key=value; not understood: {' '.join(a for a in arguments if a[0] == '-')}")
+        raise ConfigError(
+            f"options are written key=value; not understood: {' '.join(a for a in arguments if a[0] == '-')}"
+        )
     overrides, config = resolve(arguments)
     say = _say()
     machine = hardware()
@@ -70,9 +74,7 @@ def run(arguments: list[str]) -> int:
     results = Path(config.results_dir).resolve()
     store.need_room(results)
     prepared = prepare(config, say)
-    identity = store.Identity(
-        _config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256()
-    )
+    identity = store.Identity(_config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256())
     with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
         if resumed:
             sweep(folder)
@@ -105,7 +107,9 @@ def report(arguments: list[str]) -> int:
     folders = [argument for argument in arguments if "=" not in argument]
     options = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     if len(folders) != 1 or not (Path(folders[0]) / "manifest.json").exists():
-        raise ConfigError(f"report: name one run folder, one that has a manifest.json; got: {' '.join(folders) or 'none'}")
+        raise ConfigError(
+            f"report: name one run folder, one that has a manifest.json; got: {' '.join(folders) or 'none'}"
+        )
     if unknown := set(options) - {"reports_dir"}:
         raise ConfigError(f"report: unknown key {', '.join(sorted(unknown))}; allowed: reports_dir")
     _report(Path(folders[0]).resolve(), Path(options.get("reports_dir", "reports")).resolve())
@@ -137,10 +141,8 @@ def resolve(arguments: list[str]) -> tuple[list[str], Config]:
 
 
 def _choose_model(composed: DictConfig, gpu_memory_bytes: list[int]) -> str:
-    specs: dict[str, ModelSpec] = {}
-    for name in composed.model.auto.candidates:
-        specs[name] = typed(compose_config([f"model=[{name}]"])).model[name]
-    return choose_auto(specs, gpu_memory_bytes)
+    auto: ModelSpec = OmegaConf.to_object(composed.model.auto)  # type: ignore[assignment]
+    return choose_auto({"auto": auto}, gpu_memory_bytes, len(gpu_memory_bytes))
 
 
 def _measure(overrides: list[str]) -> None:
@@ -167,27 +169,35 @@ def _write_run(
 ) -> None:
     write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
     write_json(folder / "plan.json", plan_record(plan, config, prepared.backends))
-    store.write_manifest(folder, {
-        "schema_version": store.SCHEMA_VERSION,
-        "scenario": config.scenario_name,
-        "run": folder.name,
-        "status": "running",
-        "created": store.now(),
-        "finished": None,
-        "identity": asdict(identity),
-        "hardware": machine,
-        "software": store.software(),
-        "git": store.git_state(),
-        "engines": {
-            name: {"version": e.version, "python": e.python, "packages_sha256": e.packages_sha256, "packages": e.packages}
-            for name, e in prepared.engines.items()
+    store.write_manifest(
+        folder,
+        {
+            "schema_version": store.SCHEMA_VERSION,
+            "scenario": config.scenario_name,
+            "run": folder.name,
+            "status": "running",
+            "created": store.now(),
+            "finished": None,
+            "identity": asdict(identity),
+            "hardware": machine,
+            "software": software(),
+            "git": store.git_state(),
+            "engines": {
+                name: {
+                    "version": e.version,
+                    "python": e.python,
+                    "packages_sha256": e.packages_sha256,
+                    "packages": e.packages,
+                }
+                for name, e in prepared.engines.items()
+            },
+            "models": {
+                name: {"source": m.source, "content_sha256": m.content_sha256, "path": m.path, "facts": m.facts}
+                for name, m in prepared.models.items()
+            },
+            "seed": config.seed,
         },
-        "models": {
-            name: {"source": m.source, "content_sha256": m.content_sha256, "path": m.path, "facts": m.facts}
-            for name, m in prepared.models.items()
-        },
-        "seed": config.seed,
-    })
+    )
 
 
 def _finish(folder: Path, config: Config) -> int:
@@ -217,10 +227,8 @@ def _report(folder: Path, reports: Path) -> None:
 
 
 def _incomplete(folder: Path) -> None:
-    try:
+    with contextlib.suppress(StorageError):  # on a full disk it stays "running", which nobody holds: incomplete too
         store.set_status(folder, "incomplete")
-    except StorageError:
-        pass  # the disk is full: "running" with no process is read as incomplete too
 
 
 def _config_sha256(config: Config) -> str:

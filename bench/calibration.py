@@ -6,27 +6,43 @@ launches as a factor a phase. Figures before the first run come from a 2-core CP
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
-from harness.environments import cache_dir
+from harness.cache import cache_dir
 from harness.errors import StorageError
 from harness.files import read_json, write_json
 
 PHASES = ("output_check", "load", "accuracy")
-_KEEP = 0.5
-"""Weight of the newest launch in the running mean of a factor."""
+_KEPT = 9
+"""Newest launches whose times are remembered; their median counts, so that one disturbed launch changes little."""
+_FACTOR_MAX = 8.0
+"""A launch that took longer than this against the count of tokens was disturbed, and says nothing about the host."""
 
 
 @dataclass(frozen=True)
 class EngineSpeed:
-    """Speed of one engine on one host, for a model of `reference_parameters` weights."""
+    """Speed of one engine on one host, for a model of `reference_parameters` weights.
+
+    Attributes
+    ----------
+    seen : dict
+        Of each phase the newest measured ÷ counted seconds, and of ``start`` the newest seconds.
+    """
 
     start_s: float
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     request_s: float
     reference_parameters: int = 135_000_000
-    factors: dict[str, float] = field(default_factory=dict)
-    measured: bool = False
+    seen: dict[str, list[float]] = field(default_factory=dict)
+
+    def factor(self, phase: str) -> float:
+        """What the counted seconds of a phase are multiplied with."""
+        return median(self.seen[phase]) if self.seen.get(phase) else 1.0
+
+    def start_seconds(self) -> float:
+        """Seconds until the engine is ready."""
+        return median(self.seen["start"]) if self.seen.get("start") else self.start_s
 
 
 @dataclass(frozen=True)
@@ -66,22 +82,18 @@ def load(hardware_sha256: str) -> Calibration:
     return Calibration(engines, Noise(**stored["noise"]))
 
 
-def learn_launch(
-    hardware_sha256: str, backend: str, seconds: dict[str, float], estimated: dict[str, float]
-) -> None:
-    """Fold one finished launch's phase times into the calibration."""
+def learn_launch(hardware_sha256: str, backend: str, seconds: dict[str, float], estimated: dict[str, float]) -> None:
+    """Remember one finished launch's phase times, measured beside estimated."""
     known = load(hardware_sha256)
     speed = known.engine(backend)
-    factors = dict(speed.factors)
+    seen = {phase: list(values) for phase, values in speed.seen.items()}
     for phase in PHASES:
         if seconds.get(phase) and estimated.get(phase):
-            seen = factors.get(phase, 1.0) * seconds[phase] / estimated[phase]
-            factors[phase] = seen if phase not in factors else (1 - _KEEP) * factors[phase] + _KEEP * seen
-    start_s = seconds.get("start", speed.start_s)
-    if speed.measured:
-        start_s = (1 - _KEEP) * speed.start_s + _KEEP * start_s
-    learned = replace(speed, start_s=start_s, factors=factors, measured=True)
-    _store(hardware_sha256, replace(known, engines={**known.engines, backend: learned}))
+            ratio = speed.factor(phase) * seconds[phase] / estimated[phase]
+            seen[phase] = [*seen.get(phase, []), min(ratio, _FACTOR_MAX)][-_KEPT:]
+    if seconds.get("start"):
+        seen["start"] = [*seen.get("start", []), seconds["start"]][-_KEPT:]
+    _store(hardware_sha256, replace(known, engines={**known.engines, backend: replace(speed, seen=seen)}))
 
 
 def learn_noise(hardware_sha256: str, throughput: float | None, latency: float | None) -> None:

@@ -17,8 +17,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from harness.accuracy import Task
+from harness.accuracy.task import Task
 from harness.backends.interface import BackendOptions
 from harness.errors import ConfigError
 from harness.models import ModelSpec
@@ -157,6 +158,8 @@ def compose_config(overrides: list[str]) -> DictConfig:
             return compose("config", overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(error)) from error
+    except YAMLError as error:
+        raise ConfigError(f"a file is not YAML: {error}") from error
 
 
 def typed(config: DictConfig) -> Config:
@@ -192,10 +195,12 @@ def choices(group: str) -> list[str]:
 def _explain(error: Exception) -> str:
     """Hydra's and OmegaConf's messages, shortened to what was wrong, where, and what is allowed."""
     text = str(error).strip()
+    if error.__cause__ is not None:
+        text += "\n" + str(error.__cause__).strip()
     for pattern, explain in _EXPLANATIONS:
         if found := re.search(pattern, text, re.DOTALL):
             return explain(text, found)
-    return text
+    return str(error).strip()
 
 
 def _no_file(text: str, found: re.Match[str]) -> str:

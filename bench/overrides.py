@@ -49,7 +49,7 @@ def _folded(override: Override) -> str:
     if override.is_sweep_override() and not key.startswith("hydra"):
         if key not in GROUPS:
             raise ConfigError(
-                f"'{text}': a sweep would tear blocks apart; only {', '.join(AXES)} take several values, as a list: {key}=[…]"
+                f"'{text}': a sweep would tear blocks apart; only {', '.join(AXES)} take several values, as a list"
             )
         values = text.split("=", 1)[1]
         if "(" in values:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from bench.analysis.compare import smallest_effect_pct
+from bench.analysis.compare import smallest_effect
 from bench.calibration import Calibration
 from bench.config import Config, Scenario
-from harness.accuracy import Task, check_task
+from harness.accuracy.task import Task, check_task
 from harness.backends import backend_class
 from harness.backends.interface import Backend
 from harness.errors import ConfigError, Unsupported
@@ -36,7 +36,8 @@ CHECK_TOKENS, CHECK_POSITIONS = 4000, 24
 _DATA_SET_ITEMS, _DATA_SET_PROMPT_TOKENS = 1000, 700
 """Size of a data set's task without a limit; a 5-shot prompt of MMLU or GSM8K."""
 BLOCK_TOKENS = 128
-"""The KV pool is rounded up to this, so that a block-based engine loses nothing to rounding."""
+"""The KV pool is a multiple of this, so that a block-based engine loses nothing to rounding; one block more than the
+longest sequence needs is the engine's own."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[i
     first_model = next(iter(config.model))
     baseline = Deployment(_baseline_backend(config), first_model, baseline_strategy)
     estimates = {
-        d.id: _estimate(d, config, backends[d.backend], settings[d.model], config.load, calibration) for d in deployments
+        d.id: _estimate(d, config, backends[d.backend], settings[d.model], config.load, calibration)
+        for d in deployments
     }
     check_only = _named(scenario.check_only, deployments, "check_only")
     if baseline.id in check_only:
@@ -168,9 +170,13 @@ def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[i
         support=support,
         estimates=_check_only_estimates(estimates, check_only),
     )
-    plan = _within_budget(plan, scenario, config, lambda loads, d: _estimate(
-        d, config, backends[d.backend], settings[d.model], loads, calibration))
-    return replace(plan, smallest_effect=_smallest_effect(plan.blocks, calibration))
+    plan = _within_budget(
+        plan,
+        scenario,
+        config,
+        lambda loads, d: _estimate(d, config, backends[d.backend], settings[d.model], loads, calibration),
+    )
+    return replace(plan, smallest_effect=_smallest_effect(plan, config, calibration))
 
 
 def _need_axes(config: Config) -> None:
@@ -190,7 +196,9 @@ def _baseline_strategy(config: Config) -> str:
     plain = [name for name, strategy in config.strategy.items() if strategy.is_16bit_baseline]
     if not plain:
         names = ",".join(["baseline", *config.strategy])
-        raise ConfigError(f"strategy: a 16-bit baseline is missing, and every effect is held against one; write strategy=[{names}]")
+        raise ConfigError(
+            f"strategy: a 16-bit baseline is missing, and every effect is held against one; write strategy=[{names}]"
+        )
     wanted = config.scenario.baseline.strategy
     return wanted if wanted in plain else plain[0]
 
@@ -200,7 +208,9 @@ def _settings(config: Config, model: str, shape: ModelShape, gpu_memory_bytes: l
     settings = config.scenario.settings
     where = f"scenario.settings.context_tokens={settings.context_tokens}"
     if shape.context_tokens and settings.context_tokens > shape.context_tokens:
-        raise ConfigError(f"{where} is longer than the context of {model}: {shape.context_tokens} (scenarios/model/{model}.yaml)")
+        raise ConfigError(
+            f"{where} is longer than the context of {model}: {shape.context_tokens} (scenarios/model/{model}.yaml)"
+        )
     for name, load in config.load.items():
         work = load.workload
         longest = max(work.input_tokens_max or 0, work.input_tokens_mean) + work.output_tokens_mean
@@ -208,15 +218,16 @@ def _settings(config: Config, model: str, shape: ModelShape, gpu_memory_bytes: l
             raise ConfigError(f"scenarios/load/{name}.yaml: prompt + output of {longest} tokens don't fit {where}")
     if settings.kv_budget_bytes is None and config.scenario.working_set_over_pool is not None:
         working_set = max(_working_set_tokens(load) for load in config.load.values())
-        tokens = max(math.ceil(working_set / config.scenario.working_set_over_pool), settings.context_tokens)
-        tokens = math.ceil(tokens / BLOCK_TOKENS) * BLOCK_TOKENS
+        least = math.ceil(settings.context_tokens / BLOCK_TOKENS) + 1
+        blocks = max(least, math.floor(working_set / config.scenario.working_set_over_pool / BLOCK_TOKENS))
+        tokens = blocks * BLOCK_TOKENS
         settings = replace(settings, kv_budget_bytes=math.ceil(tokens * shape.kv_bytes_per_token(16)))
     if settings.tensor_parallel < 1:
-        settings = replace(settings, tensor_parallel=_devices_needed(shape, gpu_memory_bytes))
+        settings = replace(settings, tensor_parallel=devices_needed(shape, gpu_memory_bytes))
     return settings
 
 
-def _devices_needed(shape: ModelShape, gpu_memory_bytes: list[int]) -> int:
+def devices_needed(shape: ModelShape, gpu_memory_bytes: list[int]) -> int:
     """Fewest devices (a power of two) whose memory holds the 16-bit weights and as much KV again by a third."""
     if not gpu_memory_bytes:
         return 1
@@ -225,14 +236,16 @@ def _devices_needed(shape: ModelShape, gpu_memory_bytes: list[int]) -> int:
 
 
 def _working_set_tokens(load: Load) -> int:
-    """Tokens whose KV is wanted at once: requests in flight × mean length (open loop: Little's law at 10 s a request)."""
+    """Tokens whose KV is wanted at once: requests in flight × mean length (open loop: at 10 s a request)."""
     length = load.workload.input_tokens_mean + load.workload.output_tokens_mean
     if load.arrival.concurrency:
         return min(load.arrival.concurrency, load.requests) * length
     return math.ceil(min(load.requests, max(1.0, (load.arrival.rate_rps or 0) * 10.0))) * length
 
 
-def _support(config: Config, backends: Mapping[str, Backend], settings: Mapping[str, Settings]) -> tuple[SupportEntry, ...]:
+def _support(
+    config: Config, backends: Mapping[str, Backend], settings: Mapping[str, Settings]
+) -> tuple[SupportEntry, ...]:
     entries = []
     for backend_name, backend in backends.items():
         for model_name, spec in config.model.items():
@@ -251,13 +264,17 @@ def _need_each_strategy(config: Config, support: tuple[SupportEntry, ...]) -> No
         mine = [entry for entry in support if entry.strategy == name]
         if all(entry.state != "ok" for entry in mine):
             reasons = "; ".join(f"{entry.backend}: {entry.reason}" for entry in mine)
-            raise ConfigError(f"strategy '{name}' (scenarios/strategy/{name}.yaml): no selected backend can do it. {reasons}")
+            raise ConfigError(
+                f"strategy '{name}' (scenarios/strategy/{name}.yaml): no selected backend can do it. {reasons}"
+            )
 
 
 def _need_baselines(config: Config, support: tuple[SupportEntry, ...], strategy: str) -> None:
     for entry in support:
         if entry.strategy == strategy and entry.state != "ok":
-            raise ConfigError(f"backend '{entry.backend}' can't run its own 16-bit baseline on {entry.model}: {entry.reason}")
+            raise ConfigError(
+                f"backend '{entry.backend}' can't run its own 16-bit baseline on {entry.model}: {entry.reason}"
+            )
 
 
 def _named(names: list[str], deployments: tuple[Deployment, ...], key: str) -> frozenset[str]:
@@ -272,14 +289,17 @@ def _named(names: list[str], deployments: tuple[Deployment, ...], key: str) -> f
 
 
 def _estimate(
-    deployment: Deployment, config: Config, backend: Backend, settings: Settings, loads: Mapping[str, Load],
+    deployment: Deployment,
+    config: Config,
+    backend: Backend,
+    settings: Settings,
+    loads: Mapping[str, Load],
     calibration: Calibration,
 ) -> LaunchEstimate:
     spec, strategy = config.model[deployment.model], config.strategy[deployment.strategy]
     speed = calibration.engine(deployment.backend)
     slower = max(spec.shape.parameters, 1) / speed.reference_parameters
     prefill, decode = speed.prefill_tokens_per_s / slower, speed.decode_tokens_per_s / slower
-    factor = {phase: speed.factors.get(phase, 1.0) for phase in ("output_check", "load", "accuracy")}
     load_s = 0.0
     for load in loads.values():
         work, count = load.workload, load.requests + load.warmup_requests
@@ -295,10 +315,11 @@ def _estimate(
     return LaunchEstimate(
         deployment=deployment.id,
         seconds={
-            "start": speed.start_s * (1 if speed.measured else max(1.0, slower**0.5)),
-            "output_check": factor["output_check"] * (CHECK_TOKENS / prefill + CHECK_POSITIONS * 2 * speed.request_s),
-            "load": factor["load"] * load_s,
-            "accuracy": factor["accuracy"] * accuracy_s,
+            "start": speed.start_seconds(),
+            "output_check": speed.factor("output_check")
+            * (CHECK_TOKENS / prefill + CHECK_POSITIONS * 2 * speed.request_s),
+            "load": speed.factor("load") * load_s,
+            "accuracy": speed.factor("accuracy") * accuracy_s,
             "stop": STOP_S,
         },
         kv_bytes_per_token=bytes_per_token,
@@ -319,7 +340,9 @@ def _task_size(task: Task, prefix_reuse: bool) -> tuple[int, int]:
     return items * _DATA_SET_PROMPT_TOKENS, items
 
 
-def _check_only_estimates(estimates: dict[str, LaunchEstimate], check_only: frozenset[str]) -> dict[str, LaunchEstimate]:
+def _check_only_estimates(
+    estimates: dict[str, LaunchEstimate], check_only: frozenset[str]
+) -> dict[str, LaunchEstimate]:
     return {
         name: replace(e, seconds={**e.seconds, "load": 0.0, "accuracy": 0.0}) if name in check_only else e
         for name, e in estimates.items()
@@ -351,8 +374,11 @@ def _within_budget(
     notes = plan.notes
     if plan.seconds() > budget_s:
         minutes = plan.seconds() / 60
-        notes = (*notes, f"the least that gives a verdict takes about {minutes:.0f} minutes, over the budget of "
-                         f"{scenario.budget_minutes:g}")
+        notes = (
+            *notes,
+            f"the least that this scenario can be cut to takes about {minutes:.0f} minutes, over its budget "
+            f"of {scenario.budget_minutes:g}",
+        )
     return replace(plan, dropped=tuple(dropped), notes=notes)
 
 
@@ -372,12 +398,26 @@ def _fewer_requests(load: Load) -> Load:
     return replace(load, requests=max(MIN_REQUESTS, math.floor(load.requests * 0.9)))
 
 
-def _smallest_effect(blocks: int, calibration: Calibration) -> dict[str, float | None]:
-    """Smallest true difference, in per cent, that the plan sees with 80 % power; None where one block gives no verdict."""
+def _smallest_effect(plan: Plan, config: Config, calibration: Calibration) -> dict[str, float | None]:
+    """Smallest true difference, in per cent, seen with 80 % power on every engine; None: no verdict possible."""
+    families = [
+        [2 if d == plan.baseline else 1 for d in family] for family in _families(plan, config) if len(family) > 1
+    ]
     noise = calibration.noise
-    return {
-        name: smallest_effect_pct(blocks, sd) for name, sd in (("throughput", noise.throughput), ("latency", noise.latency))
-    }
+    result: dict[str, float | None] = {}
+    for name, sd in (("throughput", noise.throughput), ("latency", noise.latency)):
+        worst = max((smallest_effect(plan.blocks, family, sd) for family in families), default=math.inf)
+        result[name] = round(100 * worst, 1) if math.isfinite(worst) else None
+    return result
+
+
+def _families(plan: Plan, config: Config) -> list[list[Deployment]]:
+    """What is compared within one engine and model: its 16-bit baseline first, checks left out."""
+    groups: dict[tuple[str, str], list[Deployment]] = {}
+    for d in plan.deployments:
+        if d.id not in plan.check_only:
+            groups.setdefault((d.backend, d.model), []).append(d)
+    return [sorted(g, key=lambda d: not config.strategy[d.strategy].is_16bit_baseline) for g in groups.values()]
 
 
 def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> dict[str, Any]:
@@ -389,7 +429,11 @@ def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> 
         "title": scenario.title,
         "question": scenario.question,
         "precision": config.precision,
-        "baseline": {"backend": plan.baseline.backend, "model": plan.baseline.model, "strategy": plan.baseline.strategy},
+        "baseline": {
+            "backend": plan.baseline.backend,
+            "model": plan.baseline.model,
+            "strategy": plan.baseline.strategy,
+        },
         "deployments": [
             {
                 "id": d.id,

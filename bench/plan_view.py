@@ -28,7 +28,10 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     for name, load in plan.loads.items():
         work, arrival = load.workload, load.arrival
         how = f"{arrival.concurrency} at a time" if arrival.concurrency else f"{arrival.kind} {arrival.rate_rps:g}/s"
-        say(f"load         {name}: {load.requests} requests, {how}, mean {work.input_tokens_mean} in / {work.output_tokens_mean} out")
+        say(
+            f"load         {name}: {load.requests} requests, {how}, "
+            f"mean {work.input_tokens_mean} in / {work.output_tokens_mean} out"
+        )
     for name, task in plan.tasks.items():
         say(f"accuracy     {name}, margin {task.margin_pp:g} pp")
     say(_smallest_effect(plan))
@@ -38,13 +41,19 @@ def _deployments(plan: Plan, config: Config) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("backend", "model", "strategy", "launches"):
         table.add_column(name, no_wrap=True)
-    for name in ("a launch", "weights", "KV bytes/token", "KV pool", "capacity", "working set"):
+    for name in ("a launch", "weights", "KV bytes/token", "KV pool", "capacity", "working set ÷ pool"):
         table.add_column(name, justify="right", no_wrap=True)
     for deployment in plan.deployments:
         estimate = plan.estimates[deployment.id]
         check_only = deployment.id in plan.check_only
         launches = 1 if check_only else plan.blocks * (2 if deployment == plan.baseline else 1)
-        label = f"{launches} (A, A′)" if deployment == plan.baseline else f"{launches} (check only)" if check_only else str(launches)
+        label = (
+            f"{launches} (A, A′)"
+            if deployment == plan.baseline
+            else f"{launches} (check only)"
+            if check_only
+            else str(launches)
+        )
         table.add_row(
             deployment.backend,
             deployment.model,
@@ -55,7 +64,9 @@ def _deployments(plan: Plan, config: Config) -> Table:
             f"{estimate.kv_bytes_per_token:,.0f}",
             "engine's own" if estimate.pool_bytes is None else mebibytes(estimate.pool_bytes),
             "engine's own" if estimate.capacity_tokens is None else f"{estimate.capacity_tokens:,} tok",
-            mebibytes(estimate.working_set_bytes),
+            "not known"
+            if not estimate.capacity_tokens
+            else f"{estimate.working_set_tokens / estimate.capacity_tokens:.2f}",
         )
     return table
 

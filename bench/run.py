@@ -13,17 +13,17 @@ from typing import Any
 from rich.console import Console
 
 from bench import calibration, store
-from bench.analysis.output_check import broken_deployments
+from bench.analysis import analyse
 from bench.config import Config
 from bench.plan import Plan, PlannedLaunch
 from bench.progress import Progress, Say
-from harness.accuracy import Task
+from harness.accuracy.task import Task
 from harness.backends import backend_class
 from harness.backends.interface import Backend
 from harness.cache import cache_dir
 from harness.environments import EnginePython, ensure
 from harness.errors import ConfigError
-from harness.files import read_json, write_json
+from harness.files import write_json
 from harness.launch import LaunchSpec, measure_launch
 from harness.model import Model
 from harness.models import prepare as prepare_model
@@ -64,8 +64,8 @@ def exclusive_node() -> Iterator[None]:
             lock.seek(0)
             holder = lock.read().strip() or "another process"
             raise ConfigError(
-                f"another run is measuring on this machine ({holder}); blocks on shared devices would measure each other. "
-                "Wait for it, or stop it."
+                f"another run is measuring on this machine ({holder}); blocks on shared devices would measure each "
+                "other. Wait for it, or stop it."
             ) from None
         lock.truncate(0)
         lock.write(f"pid {os.getpid()}")
@@ -104,7 +104,13 @@ def run_block(run: Path, config: Config, plan: Plan, prepared: Prepared, block: 
 
 
 def _run_launch(
-    folder: Path, launch: PlannedLaunch, config: Config, plan: Plan, prepared: Prepared, seed: int, progress: Progress,
+    folder: Path,
+    launch: PlannedLaunch,
+    config: Config,
+    plan: Plan,
+    prepared: Prepared,
+    seed: int,
+    progress: Progress,
     hardware_sha256: str,
 ) -> None:
     deployment = launch.deployment
@@ -127,7 +133,9 @@ def _run_launch(
         folder=folder / launch.name,
         record_dir=folder.parent.parent,
     )
-    outcome = measure_launch(spec, prepared.backends[deployment.backend], prepared.engines[deployment.backend], progress)
+    outcome = measure_launch(
+        spec, prepared.backends[deployment.backend], prepared.engines[deployment.backend], progress
+    )
     if outcome["state"] == "measured":
         estimate = plan.estimates[deployment.id]
         calibration.learn_launch(hardware_sha256, deployment.backend, outcome["seconds"], estimate.seconds)
@@ -142,15 +150,10 @@ def _tasks(plan: Plan, config: Config, model: str) -> dict[str, Task]:
 
 def _known_bad(run: Path, block: int) -> dict[str, str]:
     """Deployments that earlier blocks proved broken or without effect: launching them again would tell nothing new."""
-    if block == 0:
+    if not any(store.block_complete(run, earlier) for earlier in range(block)):
         return {}
-    bad = dict(broken_deployments(run))
-    for file in run.glob("blocks/*/*/launch.json"):
-        if file.parent.parent.name.isdigit():
-            record = read_json(file)
-            if record["state"] == "not in effect":
-                bad[record["deployment"]] = f"not in effect: {record['reason']}"
-    return bad
+    found = analyse(run).deployments
+    return {d.id: f"{d.state}: {d.reason}" for d in found if d.state in ("output broken", "not in effect")}
 
 
 def _expected(plan: Plan, seed: int, first: int, skip: dict[str, str]) -> dict[tuple[int, str], float]:

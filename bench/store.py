@@ -3,14 +3,12 @@
 import fcntl
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +42,6 @@ def code_sha256() -> str:
 def hardware_sha256(hardware: dict[str, Any]) -> str:
     """Hash of the hardware, as far as it decides speed; free memory and the like are left out."""
     return sha256_of({key: hardware.get(key) for key in ("hostname", "cpu", "cores", "memory_bytes", "gpus")})
-
-
-def software() -> dict[str, Any]:
-    """Python and packages of the harness."""
-    packages = {d.metadata["Name"]: d.version for d in distributions() if d.metadata["Name"]}
-    return {"python": platform.python_version(), "platform": platform.platform(), "packages": dict(sorted(packages.items()))}
 
 
 def git_state() -> dict[str, Any] | None:
@@ -127,7 +119,8 @@ def need_room(folder: Path, bytes_needed: int = ROOM_NEEDED_BYTES) -> None:
     free = shutil.disk_usage(existing).free
     if free < bytes_needed:
         raise StorageError(
-            f"{folder}: {free / 1e6:.0f} MB free, a run may need {bytes_needed / 1e6:.0f} MB; free room or set results_dir="
+            f"{folder}: {free / 1e6:.0f} MB free, a run may need {bytes_needed / 1e6:.0f} MB; "
+            "free room or set results_dir="
         )
     if not os.access(existing, os.W_OK):
         raise StorageError(f"{existing} can't be written; set results_dir= to a folder of yours")

@@ -40,7 +40,9 @@ def reset_and_verify(
     if hits is None:
         return ResetOutcome(True, f"{outcome.evidence}; not verified: the engine reports no cache hits")
     if hits > 0:
-        return ResetOutcome(False, f"{outcome.evidence}; yet {hits:.0f} of {len(probe)} probe tokens came from the cache")
+        return ResetOutcome(
+            False, f"{outcome.evidence}; yet {hits:.0f} of {len(probe)} probe tokens came from the cache"
+        )
     return ResetOutcome(True, f"{outcome.evidence}; verified: 0 of {len(probe)} probe tokens came from the cache")
 
 

@@ -19,7 +19,7 @@ from harness.backends.interface import Backend, EngineState, ResetOutcome
 from harness.cache_reset import PROBE_TOKENS, reset_and_verify
 from harness.environments import EnginePython
 from harness.errors import KVMarkError, StorageError
-from harness.files import read_json, write_json
+from harness.files import write_json
 from harness.model import Model
 from harness.server import Server, ServerSpec, free_port, serve
 from harness.settings import Settings
@@ -183,8 +183,13 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
         with record.timed("output_check"):
             watch.step("output check")
             checked = take(
-                backend, server.base_url, server.served_name, spec.model,
-                context_tokens=spec.settings.context_tokens, seed=spec.check_seed, state=state,
+                backend,
+                server.base_url,
+                server.served_name,
+                spec.model,
+                context_tokens=spec.settings.context_tokens,
+                seed=spec.check_seed,
+                state=state,
             )
             write_json(spec.folder / "output_check.json", checked)
             if checked["error"]:
@@ -206,13 +211,25 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
 
 
 def _cell(
-    server: Server, spec: LaunchSpec, backend: Backend, name: str, load: Load, state: StateReader, record: _Record, watch: Watch
+    server: Server,
+    spec: LaunchSpec,
+    backend: Backend,
+    name: str,
+    load: Load,
+    state: StateReader,
+    record: _Record,
+    watch: Watch,
 ) -> None:
     """Replay one load and record the cell; a failed one keeps what there is."""
     folder = spec.folder / "cells" / name
     schedule = build_schedule(
-        load, model=spec.model, served_name=server.served_name, request_extras=backend.request_extras,
-        context_tokens=spec.settings.context_tokens, seed=spec.seed, path=folder / "schedule.jsonl",
+        load,
+        model=spec.model,
+        served_name=server.served_name,
+        request_extras=backend.request_extras,
+        context_tokens=spec.settings.context_tokens,
+        seed=spec.seed,
+        path=folder / "schedule.jsonl",
     )
     reset = _reset(server, spec, backend, state) if load.cache_state == "cold" else None
     before, clocks = state(), [clock()]
@@ -220,12 +237,19 @@ def _cell(
     report: ReplayReport | None = None
     try:
         report = replay(
-            load, schedule_path=folder / "schedule.jsonl", base_url=server.base_url, out_dir=folder, env={},
+            load,
+            schedule_path=folder / "schedule.jsonl",
+            base_url=server.base_url,
+            out_dir=folder,
+            env={},
             on_progress=watch.requests,
         )
         server.check()
         if report.failed_requests >= report.window_requests > 0:
-            cell |= {"state": "failed", "reason": f"all {report.window_requests} requests failed: {report.commonest_error}"}
+            cell |= {
+                "state": "failed",
+                "reason": f"all {report.window_requests} requests failed: {report.commonest_error}",
+            }
     except StorageError:
         raise
     except KVMarkError as error:
@@ -256,8 +280,10 @@ def _cell_head(
         "seed": spec.seed,
         "arrival": asdict(load.arrival),
         "requests": load.requests,
-        "cache": {"state": load.cache_state if reset is None or reset.done else "unverified",
-                  "reset": reset.evidence if reset else None},
+        "cache": {
+            "state": load.cache_state if reset is None or reset.done else "unverified",
+            "reset": reset.evidence if reset else None,
+        },
         "working_set_tokens": schedule.working_set_tokens,
         "working_set_over_pool": schedule.working_set_tokens / capacity if capacity else None,
         "schedule_sha256": schedule.sha256,
@@ -280,13 +306,18 @@ def _state_or_none(state: StateReader) -> EngineState | None:
 def _task(
     server: Server, spec: LaunchSpec, backend: Backend, name: str, task: Task, record: _Record, watch: Watch
 ) -> None:
-    folder = spec.folder / "accuracy" / name
     result = run_task(
-        task, backend=backend, base_url=server.base_url, served_name=server.served_name, model=spec.model,
-        context_tokens=spec.settings.context_tokens, seed=spec.seed, out_dir=folder, say=watch.say,
+        task,
+        backend=backend,
+        base_url=server.base_url,
+        served_name=server.served_name,
+        model=spec.model,
+        context_tokens=spec.settings.context_tokens,
+        seed=spec.seed,
+        out_dir=spec.folder / "accuracy" / name,
+        say=watch.say,
+        record_dir=spec.record_dir,
     )
-    if not (folder / "results.json").exists() or read_json(folder / "results.json") != result:
-        write_json(folder / "results.json", result)
     record.tasks.append(name)
     if result["state"] == "failed":
         record.fail(f"accuracy {name}: {result['reason']}")

@@ -96,7 +96,9 @@ def test_a_failed_write_leaves_the_old_file_whole_and_no_litter(tmp_path: Path) 
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "write_json(Path(sys.argv[1]), {'a': 'x' * 100000})\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, env={**os.environ})
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(file)], capture_output=True, text=True, env={**os.environ}
+    )
     assert "StorageError" in done.stderr
     assert file.read_text() == '{\n  "a": 1\n}\n'
     assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]
