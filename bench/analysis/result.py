@@ -8,7 +8,6 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-STATES = ("measured", "unsupported", "failed", "not in effect", "output broken", "client-bound")
 VERDICTS = ("better", "worse", "equivalent", "inconclusive", "not informative", "not comparable")
 
 

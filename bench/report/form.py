@@ -119,13 +119,14 @@ def verdict_line(analysis: Analysis, one: DeploymentResult, load: str) -> str:
     cell = one.cells.get(load)
     if cell is not None and cell.state != "measured":
         return f"{cell.state.upper()}: {cell.reason}"
+    lost = [f"{cell.failed_requests} of {cell.requests} requests failed"] if cell and cell.failed_requests else []
     if one.engine_baseline:
-        return ""
+        return "; ".join(lost)
     found = [c for c in analysis.compared(one.id, "engine") if c.load == load]
     parts = _grouped([(c.verdict, _short(c.metric), c.reason) for c in found])
     for c in (c for c in analysis.accuracy if (c.deployment, c.against) == (one.id, "engine")):
         parts.append(f"{accuracy_name(c.task)} {_accuracy_word(c)}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *lost])
 
 
 def accuracy_name(task: str) -> str:

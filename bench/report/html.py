@@ -48,7 +48,7 @@ def page(analysis: Analysis) -> str:
         css=Markup((HERE / "page.css").read_text()),
         question=plan.get("question"),
         facts=_facts(analysis),
-        conclusion=conclusion(analysis),
+        conclusion=[sentence.replace("`", "") for sentence in conclusion(analysis)],
         loads=[_load(analysis, load) for load in plan.get("loads") or {}],
         p99_samples=P99_SAMPLES,
         slas=list(_slas(analysis)),
@@ -224,8 +224,9 @@ def _accuracy_cell(analysis: Analysis, one: DeploymentResult, task: str) -> _Cel
 
 def _says(analysis: Analysis, one: DeploymentResult, load: str) -> list[_Part]:
     line = form.verdict_line(analysis, one, load)
-    if one.engine_baseline and not line:
-        return [_Part("common baseline" if one.common_baseline else "this engine's baseline", "base")]
+    if one.engine_baseline and one.state == "measured":
+        name = "common baseline" if one.common_baseline else "this engine's baseline"
+        return [_Part(name, "base"), *([_Part(line, "bad")] if line else [])]
     if one.state == "unsupported":
         return [_Part(line, "base")]
     if one.state != "measured" or (one.cells.get(load) and one.cells[load].state != "measured"):
@@ -234,6 +235,8 @@ def _says(analysis: Analysis, one: DeploymentResult, load: str) -> list[_Part]:
 
 
 def _tone(part: str) -> str:
+    if part.endswith("requests failed"):
+        return "bad"
     for word in ("better", "worse"):
         if part.startswith(f"{word}:") or part.endswith(f" {word}"):
             return word
@@ -343,7 +346,7 @@ def _memory(d: DeploymentResult) -> Row:
         if m.peak_kv_cache_usage is None
         else f"{form.share(m.peak_kv_cache_usage)} ({form.tokens(m.peak_kv_tokens)})",
         "working set ÷ pool": ", ".join(f"{v:.2f}" for v in m.working_set_over_pool.values()) or form.NOT_MEASURED,
-        "preemptions": form.number(m.preemptions) if m.preemptions is not None else form.NOT_MEASURED,
+        "preemptions": f"{m.preemptions:,.0f}" if m.preemptions is not None else form.NOT_MEASURED,
         "process memory (PSS)": form.memory_size(m.peak_pss_bytes),
         "GPU memory": form.memory_size(m.peak_gpu_memory_bytes),
     }

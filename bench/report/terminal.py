@@ -35,7 +35,11 @@ def render_terminal(analysis: Analysis, console: Console) -> None:
 def _heading(analysis: Analysis) -> str:
     models = ", ".join(dict.fromkeys(d.model for d in analysis.deployments))
     counted = [d for d in analysis.deployments if d.state != "unsupported"]
-    parts = [analysis.title, models, f"{len(counted)} deployments × {analysis.blocks} launches"]
+    parts = [
+        analysis.title,
+        models,
+        f"{_count(len(counted), 'deployment')} × {_count(analysis.blocks, 'launch', 'launches')}",
+    ]
     if analysis.blocks < 2:
         return " · ".join([*parts, "no verdict: one block" if analysis.blocks else "no complete block"])
     seen: dict[str, float] = {}
@@ -46,6 +50,10 @@ def _heading(analysis: Analysis) -> str:
     if seen:
         parts.append("smallest effect visible: " + ", ".join(f"{n} {form.number(v, 2)} %" for n, v in seen.items()))
     return " · ".join(parts)
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _loads(analysis: Analysis) -> list[str]:

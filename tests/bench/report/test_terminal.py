@@ -9,7 +9,7 @@ from rich.console import Console
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.report import render_terminal
-from tests.bench.run_folder import LaunchSpec, build, forced_decode
+from tests.bench.run_folder import LaunchSpec, build, forced_decode, request
 from tests.bench.runs import BASE, FP8, five
 
 
@@ -115,3 +115,13 @@ def test_no_difference_stays_with_the_baseline(tmp_path: Path) -> None:
         launches[block, FP8, 1].rows = launches[block, BASE, 1].rows
     text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
     assert "stay with vLLM + 16-bit (baseline): none of the" in text
+
+
+def test_failed_requests_stand_beside_the_verdict(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for key in ((0, BASE, 1), (0, FP8, 1)):
+        rows = launches[key].rows or []
+        rows[1] = request(500, sent_ms=0, error="timeout", events_ms=[], ended_ms=100)
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 120)
+    assert "vLLM + 16-bit (baseline): 1 of 72 requests failed" in text
+    assert "1 of 36 requests failed" in text
