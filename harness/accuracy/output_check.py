@@ -32,7 +32,7 @@ def positions(context_tokens: int) -> list[int]:
     dense_last = min(last, DENSE_UP_TO)
     late = LATE_POSITIONS if last > dense_last else 0
     dense = DENSE_POSITIONS + LATE_POSITIONS - late
-    first = min(FIRST_POSITION, dense_last)
+    first = min(FIRST_POSITION, dense_last // 3)
     even = [first + (dense_last - first) * i // (dense - 1) for i in range(dense)]
     return sorted({*even, *(dense_last + (last - dense_last) * (i + 1) // late for i in range(late))})
 

@@ -1,0 +1,132 @@
+"""A completions server that answers by rule: it finds what a prompt hides. The path before `/v1` names its faults.
+
+`http://127.0.0.1:<port>/truncates+flips/v1/completions` cuts prompts and answers a known share of questions wrongly.
+`GET /<faults>/seen` tells what was asked under that path.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+import sys
+import threading
+from collections import defaultdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tokenizers import Tokenizer
+
+TOKENIZER = Tokenizer.from_file(sys.argv[1])
+VOCAB = TOKENIZER.get_vocab_size()
+CUT_TO = 24
+SEEN: dict[str, list[dict[str, Any]]] = defaultdict(list)
+LOCK = threading.Lock()
+
+
+def number(text: object) -> int:
+    return int(hashlib.sha256(str(text).encode()).hexdigest()[:8], 16)
+
+
+def hidden(text: str) -> str:
+    """The right answer: a needle's number, or the last `[key: …]`."""
+    if asked := re.search(r"of (\w+):$", text):
+        found = re.search(rf"of {asked[1]}: (\d+)\.", text)
+        return f" {found[1]}." if found else " 1."
+    keys = re.findall(r"\[key: (.+?)\]", text)
+    return f" {keys[-1]}" if keys else " nothing"
+
+
+def wrong(text: str) -> bool:
+    """Whether the faulty server answers this question wrongly: about one in three."""
+    return number(text[-300:]) % 3 == 0
+
+
+def next_tokens(ids: list[int], top_k: int, faults: set[str]) -> list[tuple[int, float]]:
+    """A distribution that depends on the whole prefix; a broken cache changes it."""
+    start = number((ids[:-1], "broken") if "broken" in faults else ids) % VOCAB
+    return [((start + i) % VOCAB, -0.7 * (i + 1)) for i in range(top_k)]
+
+
+def logprob_of(index: int, last: int, right: bool) -> float:
+    return (-0.01 if right else -20.0) if index >= last - 1 else -1.0
+
+
+def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
+    prompt = body["prompt"]
+    if isinstance(prompt, list) and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    ids = TOKENIZER.encode(prompt, add_special_tokens=False).ids if isinstance(prompt, str) else prompt
+    text = TOKENIZER.decode(ids, skip_special_tokens=False)
+    if "truncates" in faults:
+        ids = ids[-CUT_TO:]
+    probe = body["max_tokens"] == 1
+    if "error" in faults or ("error-on-some" in faults and not probe and wrong(text)):
+        return 500, {"error": {"message": "out of luck"}}
+    if "refuses-long" in faults and len(ids) > CUT_TO:
+        return 400, {"error": {"message": f"maximum context length is {CUT_TO}"}}
+    answer = hidden(text)
+    if "flips" in faults and wrong(text):
+        answer = " 1."
+    with LOCK:
+        seen = {"text": text[-200:], "wrong": wrong(text), "body": {**body, "prompt": len(ids)}}
+        SEEN["+".join(sorted(faults))].append(seen)
+    choice: dict[str, Any] = {"index": 0, "text": answer, "logprobs": None, "finish_reason": "stop"}
+    if "no-text" in faults:
+        choice["text"] = None
+    if body.get("echo"):
+        right = text.endswith(hidden(text)) != ("flips" in faults and wrong(text.rpartition(" ")[0]))
+        values: list[Any] = [None] + [logprob_of(i, len(ids), right) for i in range(1, len(ids))]
+        values += [-0.5] * body["max_tokens"]
+        if "ignores-echo" in faults:
+            values = [-0.5] * body["max_tokens"]
+        if "nan" in faults:
+            values = [float("nan")] * len(values)
+        if "null" in faults:
+            values = [None] * len(values)
+        choice["logprobs"] = {"token_logprobs": values, "top_logprobs": [{} for _ in values]}
+    elif body.get("logprobs") and "no-logprobs" not in faults:
+        top = next_tokens(ids, body["logprobs"], faults)
+        if "nan" in faults:
+            top = [(token, float("nan")) for token, _ in top]
+        if body.get("return_tokens_as_token_ids"):
+            choice["logprobs"] = {"top_logprobs": [{f"token_id:{token}": value for token, value in top}]}
+        else:
+            choice["logprobs"] = {"content": [{"top_logprobs": [{"id": t, "logprob": v} for t, v in top]}]}
+    usage = {} if "no-usage" in faults else {"usage": {"prompt_tokens": len(ids), "completion_tokens": 1}}
+    return 200, {"choices": [choice], **usage}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def faults(self) -> set[str]:
+        return set(self.path.strip("/").split("/")[0].split("+")) - {"v1"}
+
+    def reply(self, status: int, content: Any) -> None:
+        data = json.dumps(content).encode()
+        if "garbled" in self.faults():
+            data = data[: len(data) // 2]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):  # who asked may have gone
+            self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        with LOCK:
+            self.reply(200, SEEN["+".join(sorted(self.faults()))])
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "silent" in self.faults():
+            threading.Event().wait(3)
+        self.reply(*respond(self.faults(), body))
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server.daemon_threads = True
+print(server.server_address[1], flush=True)
+server.serve_forever()

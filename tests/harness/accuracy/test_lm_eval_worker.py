@@ -1,0 +1,109 @@
+"""The worker's own judgement, with lm-eval running in this process: what each fault of a server leads to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mimic import MimicServer
+
+from harness.accuracy.datasets import questions
+from harness.accuracy.lm_eval_worker import Job, Outcome, run
+from harness.accuracy.retrieval import as_rows, items
+from harness.accuracy.task import KINDS, TASKS_DIR, Task
+from harness.model import Model
+
+
+@pytest.fixture
+def ask(server: MimicServer, model: Model, data_dir: Path, tmp_path: Path) -> Any:
+    def asked(kind: str, mode: str, faults: str = "sound", **more: Any) -> Outcome:
+        if kind == "retrieval":
+            rows = as_rows(items(model, documents=3, questions=6, context_tokens=500, seed=2))
+        else:
+            rows = questions(Task(kind=kind, data_dir=str(data_dir)), 0)
+        (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        job = {
+            "task_yaml": str(TASKS_DIR / f"{KINDS[kind].modes[mode]}.yaml"),
+            "items_path": str(tmp_path / "items.jsonl"),
+            "base_url": server.url(faults),
+            "served_name": "m",
+            "tokenizer": model.path,
+            "token_ids": True,
+            "context_tokens": 4096,
+            "num_concurrent": 1,
+            "timeout_s": 20.0,
+            "cache_dir": str(tmp_path / "datasets"),
+            "out_path": "",
+        }
+        return run(Job(**{**job, **more}))
+
+    return asked
+
+
+def mean(outcome: Outcome) -> float:
+    return sum(sample["score"] for sample in outcome.samples) / len(outcome.samples)
+
+
+@pytest.mark.parametrize("as_ids", [True, False])
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, found in KINDS.items() for mode in found.modes])
+def test_right_answers_score_one_and_flipped_ones_less(ask: Any, kind: str, mode: str, as_ids: bool) -> None:
+    sound, flips = ask(kind, mode, token_ids=as_ids), ask(kind, mode, "flips", token_ids=as_ids)
+    assert (sound.state, flips.state) == ("measured", "measured")
+    if kind != "humaneval":  # scored elsewhere
+        assert mean(sound) == 1.0
+        assert mean(flips) < 1.0
+
+
+FAULTS = [
+    ("retrieval", "generation", "truncates", "unsupported", "cut"),
+    ("retrieval", "generation", "no-usage", "unsupported", "usage.prompt_tokens"),
+    ("retrieval", "generation", "refuses-long", "unsupported", "maximum context length is 24"),
+    ("retrieval", "generation", "error", "failed", "HTTP 500"),
+    ("retrieval", "generation", "no-text", "failed", "no text"),
+    ("retrieval", "generation", "garbled", "failed", "not JSON"),
+    ("boolq", "loglikelihood", "ignores-echo", "unsupported", "echo"),
+    ("boolq", "loglikelihood", "nan", "failed", "no numbers"),
+    ("boolq", "loglikelihood", "null", "failed", "no numbers"),
+    ("boolq", "loglikelihood", "truncates", "unsupported", "returned 25"),
+    ("boolq", "loglikelihood", "refuses-long", "unsupported", "maximum context length is 24"),
+]
+
+
+@pytest.mark.parametrize(("kind", "mode", "faults", "state", "says"), FAULTS)
+def test_a_faulty_server_gets_a_reason_and_no_score(
+    ask: Any, kind: str, mode: str, faults: str, state: str, says: str
+) -> None:
+    outcome = ask(kind, mode, faults)
+    assert (outcome.state, outcome.samples) == (state, [])
+    assert says in outcome.reason
+
+
+def test_a_prompt_longer_than_the_context_is_refused_not_cut(ask: Any) -> None:
+    outcome = ask("retrieval", "generation", context_tokens=511)
+    assert outcome.state == "unsupported"
+    assert "nothing is truncated" in outcome.reason
+    assert ask("retrieval", "generation", context_tokens=512).state == "measured"
+
+
+def test_questions_without_an_answer_count_as_wrong(ask: Any) -> None:
+    outcome = ask("retrieval", "generation", "error-on-some", num_concurrent=1)
+    failed = [sample for sample in outcome.samples if sample["error"]]
+    assert 0 < len(failed) < len(outcome.samples)
+    assert {sample["score"] for sample in failed} == {0.0}
+    assert {sample["answer"] for sample in failed} == {None}
+    assert mean(outcome) == pytest.approx(1 - len(failed) / len(outcome.samples))
+
+
+def test_stop_list_and_answers_are_the_same_at_any_concurrency(ask: Any, server: MimicServer) -> None:
+    one, many = (ask("gsm8k", "generation", f"sound+at-{n}", num_concurrent=n) for n in (1, 8))
+    assert one.stop == many.stop and "<|end|>" in one.stop
+    assert [sample["answer"] for sample in one.samples] == [sample["answer"] for sample in many.samples]
+    bodies = [seen["body"] for n in (1, 8) for seen in server.seen(f"sound+at-{n}") if seen["body"]["max_tokens"] > 1]
+    assert {tuple(body["stop"]) for body in bodies} == {tuple(one.stop)}
+
+
+def test_a_document_is_read_once_before_its_other_questions_come(ask: Any, server: MimicServer) -> None:
+    ask("retrieval", "generation", "sound+in-order", num_concurrent=4)
+    asked = [seen["text"].split("of ")[-1] for seen in server.seen("sound+in-order")][1:]  # after the shape check
+    rows_in_order = [sample["item_id"].rpartition("/")[2] for sample in ask("retrieval", "generation").samples]
+    assert [asked[index].rstrip(":") for index in (0, 6, 12)] == [rows_in_order[index] for index in (0, 6, 12)]

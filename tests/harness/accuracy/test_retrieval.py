@@ -1,0 +1,52 @@
+from collections import defaultdict
+
+import pytest
+from tokenizers import Tokenizer
+
+from harness.accuracy.retrieval import items
+from harness.errors import ConfigError
+from harness.model import Model
+
+
+@pytest.mark.parametrize("context_tokens", [500, 901, 1500])
+def test_every_prompt_has_exactly_the_tokens_asked_for(model: Model, context_tokens: int) -> None:
+    tokenizer = Tokenizer.from_file(f"{model.path}/tokenizer.json")
+    found = items(model, documents=2, questions=5, context_tokens=context_tokens, seed=1)
+    assert len(found) == 10
+    assert {len(tokenizer.encode(item.prompt, add_special_tokens=False).ids) for item in found} == {context_tokens}
+    assert {item.context_tokens for item in found} == {context_tokens}
+
+
+def test_the_answer_stands_once_and_is_not_in_the_question(model: Model) -> None:
+    for item in items(model, documents=2, questions=4, context_tokens=700, seed=1):
+        assert item.prompt.count(item.target) == 1
+        assert item.target not in item.prompt[-100:]
+
+
+def test_questions_of_a_document_share_it_as_their_prefix(model: Model) -> None:
+    by_document = defaultdict(list)
+    for item in items(model, documents=2, questions=4, context_tokens=700, seed=1):
+        by_document[item.document_id].append(item.prompt.rpartition("\n\nQuestion")[0])
+    assert [len(set(haystacks)) for haystacks in by_document.values()] == [1, 1]
+    assert len({haystacks[0] for haystacks in by_document.values()}) == 2
+
+
+def test_depths_cover_the_haystack_and_are_true(model: Model) -> None:
+    found = items(model, documents=1, questions=8, context_tokens=1500, seed=1)
+    assert [int(item.depth * 8) for item in found] == pytest.approx(list(range(8)), abs=1)
+    for item in found:
+        assert item.prompt.index(item.target) / len(item.prompt) == pytest.approx(item.depth, abs=0.1)
+
+
+def test_equal_seeds_give_equal_prompts_and_other_seeds_others(model: Model) -> None:
+    one, same, other = (items(model, documents=1, questions=3, context_tokens=500, seed=seed) for seed in (5, 5, 6))
+    assert one == same
+    assert not {item.item_id for item in one} & {item.item_id for item in other}
+    assert one[0].prompt != other[0].prompt
+
+
+def test_too_short_a_context_is_refused_by_name(model: Model) -> None:
+    with pytest.raises(ConfigError, match="context_tokens"):
+        items(model, documents=1, questions=8, context_tokens=100, seed=1)
+    with pytest.raises(ConfigError, match="questions"):
+        items(model, documents=1, questions=500, context_tokens=6000, seed=1)

@@ -1,0 +1,102 @@
+"""Tasks against a live server: through lm-eval in a process of its own, as in a run."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from mimic import MimicServer
+
+from harness.accuracy import Task, run_task
+from harness.backends import backend_class
+from harness.model import Model
+
+RETRIEVAL = Task(context_tokens=600, documents=2, questions=6)
+
+
+def ran(
+    server: MimicServer, model: Model, out_dir: Path, task: Task, faults: str = "sound", **more: Any
+) -> dict[str, Any]:
+    results = run_task(
+        task,
+        backend=backend_class(more.get("engine", "vllm"))(),
+        base_url=server.url(faults),
+        served_name="m",
+        model=model,
+        context_tokens=more.get("context_tokens", 4096),
+        seed=more.get("seed", 1),
+        out_dir=out_dir,
+        say=lambda text: None,
+    )
+    assert results == json.loads((out_dir / "results.json").read_text())
+    return results
+
+
+def samples_of(out_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out_dir / "samples.jsonl").read_text().splitlines()]
+
+
+def test_flipped_answers_lower_the_score_by_their_share_and_pair_with_the_sound_ones(
+    server: MimicServer, model: Model, tmp_path: Path
+) -> None:
+    sound = ran(server, model, tmp_path / "sound", RETRIEVAL)
+    flips = ran(server, model, tmp_path / "flips", RETRIEVAL, "flips+paired")
+    assert (sound["state"], sound["n"], sound["score"], sound["chance"]) == ("measured", 12, 1.0, 0.0)
+    asked_wrongly = {one["text"] for one in server.seen("flips+paired") if one["wrong"]}
+    assert 0 < len(asked_wrongly) < 12
+    assert flips["score"] == pytest.approx(1 - len(asked_wrongly) / 12)
+    assert sound["items_sha256"] == flips["items_sha256"]
+    pairs = zip(samples_of(tmp_path / "sound"), samples_of(tmp_path / "flips"), strict=True)
+    assert all(a["item_id"] == b["item_id"] and a["prompt_sha256"] == b["prompt_sha256"] for a, b in pairs)
+
+
+def test_nothing_is_truncated_beyond_lm_evals_own_limit(server: MimicServer, model: Model, tmp_path: Path) -> None:
+    long = Task(context_tokens=3000, documents=1, questions=2)
+    results = ran(server, model, tmp_path / "long", long, "sound+long")
+    assert {one["body"]["prompt"] for one in server.seen("sound+long")} == {3000}
+    assert (results["score"], results["prompt_tokens"]) == (1.0, {"min": 3000, "max": 3000})
+
+
+def test_a_server_without_echo_is_unsupported_not_scored(
+    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path
+) -> None:
+    boolq = Task(kind="boolq", data_dir=str(data_dir), mode="loglikelihood")
+    lied_to = ran(server, model, tmp_path / "lied", boolq, "ignores-echo")
+    assert (lied_to["state"], lied_to["score"], samples_of(tmp_path / "lied")) == ("unsupported", None, [])
+    assert "echo" in lied_to["reason"]
+    known = ran(server, model, tmp_path / "known", boolq, engine="llama-cpp")
+    assert known["state"] == "unsupported" and "echo" in known["reason"]
+
+
+def test_a_killed_lm_eval_is_a_failed_task_with_its_reason(server: MimicServer, model: Model, tmp_path: Path) -> None:
+    def kill_worker() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for child in psutil.Process().children(recursive=True):
+                if "harness.accuracy.lm_eval_worker" in child.cmdline():
+                    os.kill(child.pid, signal.SIGKILL)
+                    return
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill_worker)
+    killer.start()
+    results = ran(server, model, tmp_path / "killed", RETRIEVAL)
+    killer.join()
+    assert results["state"] == "failed"
+    assert "SIGKILL" in results["reason"]
+
+
+def test_code_is_kept_and_scored_only_when_allowed(
+    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path
+) -> None:
+    refused = ran(server, model, tmp_path / "humaneval", Task(kind="humaneval", data_dir=str(data_dir)))
+    assert (refused["state"], refused["score"]) == ("unsupported", None)
+    assert "accuracy.humaneval.allow_code_execution=true" in refused["reason"]
+    assert all("return a + b" in sample["answer"] for sample in samples_of(tmp_path / "humaneval"))
+    allowed = Task(kind="humaneval", data_dir=str(data_dir), allow_code_execution=True)
+    assert ran(server, model, tmp_path / "allowed", allowed)["score"] == 0.5
