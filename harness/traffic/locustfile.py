@@ -9,6 +9,7 @@ absolute clock. A failed turn does not end its session: the requests asked are t
 Exit codes: 0 all played, `EXIT_STORAGE` the record can't be written, `EXIT_FAULT` a fault of this client.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -236,8 +237,9 @@ def _sleep_until(due_ns: int) -> None:
 
 def _die(code: int, reason: str) -> None:
     """End at once, with the reason as the last words of the log."""
-    sys.stderr.write(reason.rstrip() + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the log may lie on the same full disk
+        sys.stderr.write(reason.rstrip() + "\n")
+        sys.stderr.flush()
     os._exit(code)
 
 

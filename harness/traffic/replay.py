@@ -149,7 +149,8 @@ def replay(
     rows, own = convert(journal, out_dir / "requests.parquet", time.monotonic_ns())
     code = client.poll()
     if code == EXIT_STORAGE:
-        raise StorageError(f"the load client can't write {journal}: {log_tail(log_path, 1)}")
+        reason = log_tail(log_path, 1) or "the disk is full, for its log as well"
+        raise StorageError(f"the load client can't write {journal}: {reason}. What was measured before is intact.")
     if stuck_s is not None:
         raise LaunchError(f"the load client got stuck: no request started or ended for {stuck_s:.0f} s")
     if code != 0 or not own.get("complete"):

@@ -18,6 +18,7 @@ import pytest
 
 from harness.errors import LaunchError, StorageError
 from harness.model import Model
+from harness.traffic.journal import EXIT_STORAGE
 from harness.traffic.load import Arrival, Load, Workload
 from harness.traffic.records import ERRORS, SCHEMA
 from harness.traffic.replay import ReplayReport, replay
@@ -338,19 +339,22 @@ def test_stopping_the_harness_stops_the_client_and_keeps_the_record(cell: Cell, 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_is_named_as_such(cell: Cell, paced_server: PacedServer) -> None:
+@pytest.mark.parametrize("log", ["client.log", "/dev/full"])
+def test_a_full_disk_ends_the_client_with_a_code_of_its_own(log: str, cell: Cell, paced_server: PacedServer) -> None:
     path = cell.schedule(ONE_SHOT)
     program = Path(__file__).parents[3] / "harness" / "traffic" / "locustfile.py"
-    process = subprocess.run(
-        [
-            sys.executable, "-m", "locust", "-f", program, "--headless", "--only-summary", "--loglevel", "WARNING",
-            "--users", "2", "--spawn-rate", "2", "--host", paced_server.url(),
-            "--schedule", path, "--journal", "/dev/full",
-        ],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert process.returncode == 74
-    assert "No space left on device" in process.stderr
+    with (cell.folder / log).open("w") as stderr:
+        process = subprocess.run(
+            [
+                sys.executable, "-m", "locust", "-f", program, "--headless", "--only-summary", "--loglevel", "WARNING",
+                "--users", "2", "--spawn-rate", "2", "--host", paced_server.url("v1"),
+                "--schedule", path, "--journal", "/dev/full",
+            ],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, stderr=stderr, timeout=60,
+        )  # fmt: skip
+    assert process.returncode == EXIT_STORAGE
+    if log == "client.log":
+        assert "No space left on device" in (cell.folder / log).read_text()
 
 
 def test_a_record_that_can_not_be_written_raises_storage_error(cell: Cell, paced_server: PacedServer) -> None:
