@@ -72,7 +72,11 @@ def _main(venv: Path, extras: list[str]) -> int:
         os.execv(other, argv)
     check_modules(sys.version_info[:2])
     with open(f"{venv}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("waiting for another set-up of this folder to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         ensure_venv(venv, extras, lock.fileno())
     return 0
 

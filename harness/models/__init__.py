@@ -2,10 +2,20 @@
 
 from harness.cache import Say
 from harness.errors import ConfigError
-from harness.model import Model
+from harness.model import Model, ModelShape
 from harness.models.spec import ModelSpec, check_spec
 
-__all__ = ["ModelSpec", "choose_auto", "prepare"]
+__all__ = ["ModelSpec", "choose_auto", "known_shape", "prepare"]
+
+
+def known_shape(name: str, spec: ModelSpec) -> ModelShape:
+    """Shape of a model before it is prepared, for the plan: a local folder's own, else what the configuration says."""
+    check_spec(name, spec)
+    if spec.source != "path":
+        return spec.shape
+    from harness.models.folder import local_folder, shape_of
+
+    return shape_of(local_folder(name, spec), spec)
 
 
 def prepare(name: str, spec: ModelSpec, say: Say) -> Model:

@@ -43,20 +43,31 @@ def read_shape(folder: Path) -> ModelShape:
     )
 
 
+def local_folder(name: str, spec: ModelSpec) -> Path:
+    """The folder that a spec with ``source: path`` names; raises `ConfigError` where there is none."""
+    folder = Path(str(spec.path_or_id)).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"model.{name}.path_or_id: '{spec.path_or_id}' is no folder; for a hub id: source=hub")
+    return folder
+
+
+def shape_of(folder: Path, spec: ModelSpec) -> ModelShape:
+    """Shape of the model in `folder`; the number of weights as configured where no safetensors file tells it."""
+    shape = read_shape(folder)
+    shape.parameters = shape.parameters or spec.shape.parameters
+    return shape
+
+
 def prepare_folder(name: str, spec: ModelSpec, say: Say) -> Model:
     """The model at `spec.path_or_id`, fetched from the hub where it isn't a folder."""
     assert spec.path_or_id
-    folder = Path(spec.path_or_id).expanduser() if spec.source == "path" else _snapshot(name, spec, say)
-    if not folder.is_dir():
-        raise ConfigError(f"model.{name}.path_or_id: '{spec.path_or_id}' is no folder; for a hub id: source=hub")
+    folder = local_folder(name, spec) if spec.source == "path" else _snapshot(name, spec, say)
     gguf = Path(spec.gguf).expanduser().resolve() if spec.gguf else None
     if gguf and not gguf.is_file():
         raise ConfigError(f"model.{name}.gguf: '{spec.gguf}' is no file")
-    shape = read_shape(folder)
-    shape.parameters = shape.parameters or spec.shape.parameters
     return Model(
         name=name,
-        shape=shape,
+        shape=shape_of(folder, spec),
         path=str(folder.resolve()),
         gguf=gguf,
         content_sha256=sampled_sha256(folder, gguf),

