@@ -38,7 +38,8 @@ def useful_lines(log_text: str, limit: int = 12) -> list[str]:
     complaints = [body for body in bodies if not _NOISE.search(body) and _COMPLAINT.search(body)]
     chosen = raised[-limit // 2 :] + complaints[-limit // 2 :]
     if not chosen:
-        chosen = [line for line in lines if not _NOISE.search(line)][-limit:] or [line for line in lines if line][-limit:]
+        quiet = [line for line in lines if not _NOISE.search(line)]
+        chosen = (quiet or [line for line in lines if line])[-limit:]
     wanted = set(chosen)
     ordered = [body for body in dict.fromkeys(bodies) if body in wanted]
     return [line[:400] for line in ordered[-limit:]]

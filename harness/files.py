@@ -1,5 +1,6 @@
 """Files that are whole or absent: written to a temporary name in the same folder, synced, then renamed."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -30,7 +31,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder itself may be what is wrong
+            temporary.unlink(missing_ok=True)
         raise storage_error(path, error) from error
 
 

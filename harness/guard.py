@@ -41,7 +41,7 @@ class ProcessId:
     pid : int
         Its number.
     started : int
-        When it started, in clock ticks since boot (field 22 of `/proc/<pid>/stat`; unlike wall-clock time it never steps).
+        When it started, in clock ticks since boot (field 22 of `/proc/<pid>/stat`), which never step.
     session : int
         Its session.
     """
@@ -317,7 +317,8 @@ def sweep(record_dir: Path, say: Callable[[str], None] | None = None) -> int:
             killed = _kill_leftovers(seen, record["marker"])
             ended += len(killed)
             if killed and say is not None:
-                say(f"ended {len(killed)} processes that an earlier run left: {', '.join(str(one.pid) for one in killed)}")
+                pids = ", ".join(str(one.pid) for one in killed)
+                say(f"ended {len(killed)} processes that an earlier run left: {pids}")
         path.unlink(missing_ok=True)
     return ended
 

@@ -124,8 +124,8 @@ def _start(request: dict[str, Any]) -> int:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.execvpe(request["argv"][0], request["argv"], request["env"])
-        except BaseException as error:  # the forked child must never return into the guardian's code
-            os.write(write_end, f"{type(error).__name__}: {error}".encode())
+        except BaseException as failure:  # the forked child must never return into the guardian's code
+            os.write(write_end, f"{type(failure).__name__}: {failure}".encode())
         finally:
             os._exit(127)
     os.close(write_end)

@@ -123,7 +123,7 @@ def listeners(port: int) -> list[Listener]:
     return [
         Listener(connection.pid, f"{connection.laddr.ip}:{port}")
         for connection in psutil.net_connections(kind="tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
     ]
 
 

@@ -18,6 +18,7 @@ from harness.backends.interface import (
     ResetOutcome,
     unsupported,
 )
+from harness.backends.openmp import WAIT_ASLEEP
 from harness.errors import ConfigError, Unsupported
 from harness.local_http import request
 from harness.model import Model, ModelShape
@@ -25,7 +26,7 @@ from harness.prometheus import totals
 from harness.settings import Settings
 from harness.strategy import Strategy
 
-# kv_dtype -> (name, mean bits a value). A block of 32 values shares one f16 scale (ggml-common.h: block_q8_0, block_q4_0).
+# kv_dtype -> (name, mean bits a value). 32 values share one f16 scale (ggml-common.h: block_q8_0, block_q4_0).
 KV_TYPES = {"16bit": ("f16", 16.0), "int8": ("q8_0", 8.5), "int4": ("q4_0", 4.5)}
 CELLS_MULTIPLE = 256
 """Cells of a slot are rounded up to a multiple of this (llama-context.cpp)."""
@@ -56,7 +57,7 @@ class LlamaCpp(Backend):
     def check(self, strategy: Strategy, shape: ModelShape, settings: Settings) -> None:
         self.kv_bits_per_value(strategy)
         if strategy.sliding_window_tokens is not None:
-            raise Unsupported("llama.cpp takes a sliding window from the model's file only; it can't be set for a server")
+            raise Unsupported("llama.cpp takes a sliding window from the model's file only; a server can't set one")
         if settings.swap_space_gib:
             raise Unsupported(
                 "llama.cpp never swaps: a slot's context is reserved at start. Prompts kept in host memory are "
@@ -69,12 +70,12 @@ class LlamaCpp(Backend):
         if settings.tensor_parallel != 1:
             raise Unsupported("llama.cpp spreads over all devices that it sees; tensor_parallel must be 1")
         if settings.threads is not None and settings.threads > _cores(settings):
-            raise ConfigError(f"threads: {settings.threads} compute threads on {_cores(settings)} cores stall one another")
-        if settings.kv_budget_bytes is not None and self._slot_tokens(strategy, shape, settings) < settings.context_tokens:
+            raise ConfigError(f"threads: {settings.threads} on {_cores(settings)} cores would stall one another")
+        if self._slot_tokens(strategy, shape, settings) < settings.context_tokens:
             needed = _round_up(settings.context_tokens) * shape.kv_bytes_per_token(self.kv_bits_per_value(strategy))
             raise Unsupported(
-                f"kv_budget_bytes {settings.kv_budget_bytes} holds no slot of context_tokens {settings.context_tokens}: "
-                f"llama.cpp needs {math.ceil(needed)} bytes"
+                f"kv_budget_bytes {settings.kv_budget_bytes} holds no slot of context_tokens "
+                f"{settings.context_tokens}: llama.cpp needs {math.ceil(needed)} bytes"
             )
 
     def _pool_tokens(self, strategy: Strategy, shape: ModelShape, settings: Settings) -> int:
@@ -135,7 +136,7 @@ class LlamaCpp(Backend):
         for flag, value in flags.items():
             if value is not None:
                 argv += [flag] if value is True else [flag, str(value)]
-        return Command(tuple(argv))
+        return Command(tuple(argv), WAIT_ASLEEP)
 
     def proof(
         self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str
@@ -164,19 +165,25 @@ class LlamaCpp(Backend):
             "layers in the pool": (int(size["layers"]), model.shape.layers),
             "flash attention": (said.get("flash_attn", "not reported"), "enabled"),
         }
-        mismatches = [f"{what} is {is_}, asked for {asked}" for what, (is_, asked) in expected.items() if is_ != asked]
-        if settings.kv_budget_bytes is not None and pool_bytes > settings.kv_budget_bytes * 1.001:  # printed to 0.01 MiB
-            mismatches.append(f"the pool takes {pool_bytes} bytes, more than kv_budget_bytes {settings.kv_budget_bytes}")
+        mismatches = [
+            f"{what} is {found}, asked for {asked}" for what, (found, asked) in expected.items() if found != asked
+        ]
+        budget = settings.kv_budget_bytes
+        if budget is not None and pool_bytes > budget * 1.001:  # the log rounds to 0.01 MiB
+            mismatches.append(f"the pool takes {pool_bytes} bytes, more than kv_budget_bytes {budget}")
         kv_dtype = size["k"] if size["k"] == size["v"] else f"{size['k']}/{size['v']}"
         return Effect(tuple(mismatches), evidence, kv_dtype, capacity, pool_bytes, pool_bytes / capacity, slots)
 
     def state(self, metrics_text: str) -> EngineState:
-        """Of what is asked, its metrics have the numbers of requests only."""
+        """Its metrics tell nothing of the pool's use, and it never preempts."""
         said = totals(metrics_text)
+        computed, cached = said.get("llamacpp:prompt_tokens_total"), said.get("llamacpp:prompt_tokens_cached_total")
         running, waiting = said.get("llamacpp:requests_processing"), said.get("llamacpp:requests_deferred")
         return EngineState(
             requests_running=None if running is None else int(running),
             requests_waiting=None if waiting is None else int(waiting),
+            prefix_queries_total=None if computed is None or cached is None else computed + cached,
+            prefix_hits_total=cached,
         )
 
     def reset(self, base_url: str, served_name: str) -> ResetOutcome:

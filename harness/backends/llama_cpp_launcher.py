@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 def parameters(given: argparse.Namespace) -> Any:
     """The package's parameter object for parsed flags."""
-    import xllamacpp  # noqa: PLC0415  only the engine's environment has it
+    import xllamacpp  # only the engine's environment has it
 
     params = xllamacpp.CommonParams()
     params.model.path = given.model
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until SIGTERM."""
     given = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    import xllamacpp  # noqa: PLC0415
+    import xllamacpp
 
     server = xllamacpp.Server(parameters(given))
     print(f"listening on {server.listening_address}", flush=True)

@@ -19,6 +19,7 @@ from harness.backends.interface import (
     ResetOutcome,
     unsupported,
 )
+from harness.backends.openmp import WAIT_ASLEEP
 from harness.errors import ConfigError, Unsupported
 from harness.local_http import request
 from harness.model import Model, ModelShape
@@ -49,7 +50,7 @@ KV_NAMES = {
 # Bits a stored value takes. A scale of 32 bits per token and head is shared by the values of a head (128 assumed).
 BITS_ON_GPU = {"auto": 16.0, "fp8_e4m3": 8.0, "fp8_e5m2": 8.0, "fp8_per_token_head": 8.25, "int8_per_token_head": 8.25,
                "int4_per_token_head": 4.25}  # fmt: skip
-# The CPU build allots a byte to every narrow value and has no room for scales: pool seen with --num-gpu-blocks-override.
+# The CPU build allots a byte to every narrow value, and no room for scales (pools of 1 GiB: int4 as many as int8).
 BITS_ON_CPU = {name: 16.0 if name == "auto" else 8.0 for name in BITS_ON_GPU}
 SIXTEEN_BIT_NAMES = ("auto", "bfloat16", "float16")
 
@@ -87,7 +88,8 @@ class Vllm(Backend):
         if settings.swap_space_gib:
             raise Unsupported(
                 "vLLM 0.32 has no swap space any more (--swap-space is gone): preempted requests are computed again. "
-                "KV in host memory is --kv-offloading-size (GPU only), by backend.vllm.extra_args; leave swap_space_gib unset"
+                "KV in host memory is --kv-offloading-size <GiB> (GPU only), by backend.vllm.extra_args; leave "
+                "swap_space_gib unset"
             )
         if settings.kv_budget_bytes is not None:
             # one block is never given out (the null block of vllm/v1/core/block_pool.py)
@@ -96,7 +98,7 @@ class Vllm(Backend):
             if settings.kv_budget_bytes < needed * block_bytes:
                 raise Unsupported(
                     f"kv_budget_bytes {settings.kv_budget_bytes} holds no request of context_tokens "
-                    f"{settings.context_tokens}: vLLM needs {needed} blocks of {block} tokens, {needed * block_bytes} bytes"
+                    f"{settings.context_tokens}: vLLM needs {needed * block_bytes} bytes ({needed} blocks of {block})"
                 )
         if not self.on_gpu:
             _thread_cores(settings)
@@ -161,7 +163,7 @@ class Vllm(Backend):
         return {"--num-gpu-blocks-override": self._blocks(strategy, shape, settings)}
 
     def _variables(self, model: Model, settings: Settings) -> Mapping[str, str]:
-        variables = {
+        variables: dict[str, str] = {
             "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
@@ -170,6 +172,7 @@ class Vllm(Backend):
             variables["HF_HUB_OFFLINE"] = "1"
         if self.on_gpu:
             return variables
+        variables |= WAIT_ASLEEP
         variables["VLLM_CPU_OMP_THREADS_BIND"] = _thread_cores(settings)
         if settings.kv_budget_bytes is not None:
             # whole GiB only, hence the override above, which holds; it is the upper bound that vLLM checks against RAM
@@ -189,7 +192,8 @@ class Vllm(Backend):
         """
         info = next((one for one in samples(metrics_text) if one.name == "vllm:cache_config_info"), None)
         if info is None:
-            return Effect(("vLLM's metrics have no cache_config_info: nothing is proved",), (), "unknown", None, None, None)
+            reason = "vLLM's metrics have no cache_config_info: nothing is proved"
+            return Effect((reason,), (), "unknown", None, None, None)
         said = info.labels
         dtype, kv_name = said.get("cache_dtype", "unknown"), _kv_name(strategy)
         blocks, block = _whole(said.get("num_gpu_blocks")), _whole(said.get("block_size"))
@@ -268,18 +272,19 @@ def _kv_name(strategy: Strategy) -> str:
     if (strategy.kv_dtype, None) not in KV_NAMES:
         raise unsupported("vLLM", "kv_dtype", strategy.kv_dtype, tuple(sorted({dtype for dtype, _ in KV_NAMES})))
     allowed = tuple(str(scale) for dtype, scale in KV_NAMES if dtype == strategy.kv_dtype and scale)
-    raise unsupported(f"vLLM's {strategy.kv_dtype} cache", "kv_granularity", strategy.kv_granularity, allowed or ("none",))
+    cache = f"vLLM's {strategy.kv_dtype} cache"
+    raise unsupported(cache, "kv_granularity", strategy.kv_granularity, allowed or ("null",))
 
 
 def _thread_cores(settings: Settings) -> str:
-    """Value of VLLM_CPU_OMP_THREADS_BIND: a compute thread on each core, ranks apart by `|`. Unset, one core stays idle."""
+    """VLLM_CPU_OMP_THREADS_BIND: a compute thread on each core, ranks apart by `|`. Unset, one core stays idle."""
     cores = sorted(settings.cores if settings.cores is not None else os.sched_getaffinity(0))
     threads = settings.threads or len(cores)
     ranks = settings.tensor_parallel
     if threads > len(cores) or threads < ranks:
         raise ConfigError(
-            f"threads: vLLM on a CPU binds a thread to a core: {threads} threads over {ranks} workers don't fit "
-            f"{len(cores)} cores"
+            f"threads, tensor_parallel: vLLM on a CPU binds a thread to a core, and gives each worker one at least: "
+            f"{threads} threads and {ranks} workers don't fit {len(cores)} cores"
         )
     share = threads // ranks
     return "|".join(",".join(map(str, cores[rank * share : (rank + 1) * share])) for rank in range(ranks))
@@ -294,5 +299,5 @@ def _by_logprob(item: tuple[int, float]) -> tuple[float, int]:
 
 
 def _log_evidence(log_text: str) -> list[str]:
-    telling = re.compile(r"KV cache size: |num_gpu_blocks_override|to store kv cache|Using \S+ KV cache layout")
+    telling = re.compile(r"KV cache size: |Overriding num_gpu_blocks|to store kv cache|Using \S+ KV cache layout")
     return [line.strip()[:300] for line in log_text.splitlines() if telling.search(line)]

@@ -1,4 +1,4 @@
-"""A server is measured only when it is ready, ours and itself; and it is gone afterwards. Real processes and sockets."""
+"""A server is measured only when it is ready, ours and itself; and it is gone afterwards. Real processes."""
 
 import os
 import signal
