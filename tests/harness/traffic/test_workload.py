@@ -89,6 +89,16 @@ def test_sharegpt_has_the_turns_of_the_source() -> None:
     assert counts.count(4) / len(counts) == pytest.approx(0.523, abs=0.01)
 
 
+def last_share(input_tokens_max: int) -> float:
+    """The last turn's part of a session's user tokens, on average."""
+    long = [s for s in draw("sharegpt", requests=2000, input_tokens_max=input_tokens_max) if len(s.turns) == 4]
+    return sum(s.turns[-1].new_tokens / sum(turn.new_tokens for turn in s.turns) for s in long) / len(long)
+
+
+def test_a_session_that_is_too_long_is_shrunk_as_a_whole() -> None:
+    assert last_share(input_tokens_max=1500) == pytest.approx(last_share(input_tokens_max=4000), abs=0.02)
+
+
 def test_sharegpt_outputs_that_vary_have_the_mean_asked() -> None:
     outputs = [turn.output_tokens for session in draw("sharegpt", output_tokens_fixed=False) for turn in session.turns]
     assert len(set(outputs)) > 5
