@@ -27,7 +27,7 @@ from bench.plan_view import print_plan
 from bench.report import render_terminal, write
 from bench.run import Prepared, prepare, run_block
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
-from harness.files import read_json, write_bytes, write_json
+from harness.files import read_json, sha256_of, write_bytes, write_json
 from harness.guard import sweep
 from harness.models import ModelSpec, choose_auto
 from harness.telemetry import gpus, hardware, software
@@ -234,7 +234,7 @@ def _incomplete(folder: Path) -> None:
 def _config_sha256(config: Config) -> str:
     content = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
     assert isinstance(content, dict)
-    return store.sha256_of({key: value for key, value in content.items() if key not in _NOT_IDENTITY})
+    return sha256_of({key: value for key, value in content.items() if key not in _NOT_IDENTITY})
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

@@ -22,6 +22,7 @@ from harness.backends.interface import Backend
 from harness.errors import ConfigError, Unsupported
 from harness.files import read_json
 from harness.model import ModelShape
+from harness.models import known_shape
 from harness.settings import Settings
 from harness.traffic.load import Load
 
@@ -139,6 +140,8 @@ class Plan:
 def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[int]) -> Plan:
     """Validate every combination and lay out the run; raises `ConfigError` naming what is wrong and what is allowed."""
     _need_axes(config)
+    shaped = {name: replace(spec, shape=known_shape(name, spec)) for name, spec in config.model.items()}
+    config = replace(config, model=shaped)
     scenario = config.scenario
     backends = {name: backend_class(name)(options) for name, options in config.backend.items()}
     for name, task in config.accuracy.items():

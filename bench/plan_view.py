@@ -11,7 +11,10 @@ from bench.progress import minutes
 def print_plan(console: Console, plan: Plan, config: Config) -> None:
     """Print the plan."""
     scenario = config.scenario
-    say = lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)  # noqa: E731
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     say(f"{plan.scenario}: {scenario.question}" if scenario.question else plan.scenario)
     launches = sum(len(plan.launches(block, config.seed)) for block in range(plan.blocks))
     cells = sum(not p.check_only for b in range(plan.blocks) for p in plan.launches(b, config.seed)) * len(plan.loads)

@@ -23,7 +23,7 @@ from harness.backends.interface import Backend
 from harness.cache import cache_dir
 from harness.environments import EnginePython, ensure
 from harness.errors import ConfigError
-from harness.files import write_json
+from harness.files import sha256_of, write_json
 from harness.launch import LaunchSpec, measure_launch
 from harness.model import Model
 from harness.models import prepare as prepare_model
@@ -39,7 +39,7 @@ class Prepared:
 
     def engines_sha256(self) -> str:
         """Hash of what the engines are: version, packages, and the user's own options."""
-        return store.sha256_of(
+        return sha256_of(
             {n: (e.version, e.packages_sha256, asdict(self.backends[n].options)) for n, e in self.engines.items()}
         )
 

@@ -259,7 +259,7 @@ def _cell(
     cell |= {
         "clock": clocks,
         "counters": {"before": asdict(before), "after": asdict(after) if after else None},
-        "window": asdict(report.window) if report else None,
+        "window": asdict(report.window) if report and report.window else None,
         "client": asdict(report.client) if report else None,
     }
     write_json(folder / "cell.json", cell)
