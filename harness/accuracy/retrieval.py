@@ -23,9 +23,10 @@ CITIES = (
     "Amsterdam", "Stockholm", "Copenhagen", "Helsinki", "Warsaw", "Budapest", "Lisbon", "Barcelona", "Havana",
     "Nairobi", "Lagos", "Tunis",
 )  # fmt: skip
-OPENING = "Some special magic numbers are hidden in the following text. Remember them.\n\n"
-NEEDLE = "The special magic number of {city}: {number}."
-QUESTION = "\n\nQuestion: What is the special magic number of {city}?\nAnswer: The special magic number of {city}:"
+NEEDLE = "Special magic number: {city} {number}, {city} {number}."
+QUESTION = "\n\nSpecial magic number: {city}"
+"""Seen on SmolLM2-135M in 16 bits, 6,000 tokens, 8 needles: 38 of 40 in this form; 5 of 16 as "The special magic
+number for Oslo is …", since a small model takes needles that share their last words for one another."""
 DIGITS = 5
 FILLERS = ("and", "so", "on", "then", "now", "it", "is", "a")
 """Words that take one token each, to fill the last tokens."""
@@ -132,7 +133,7 @@ def _haystack(straw: list[str], needles: list[str], depths: list[float], filler:
         parts += [*straw[start:end], needle]
     parts += straw[cuts[-1] :]
     parts += [FILLERS[index % len(FILLERS)] for index in range(filler)]
-    return OPENING + " ".join(parts)
+    return " ".join(parts)
 
 
 def _fit(

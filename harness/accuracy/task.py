@@ -36,7 +36,7 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "retrieval": Kind({"generation": "retrieval"}, output_tokens=12),
+    "retrieval": Kind({"generation": "retrieval"}, output_tokens=8),
     "gsm8k": Kind(
         {"generation": "gsm8k"},
         files=("gsm8k_test.jsonl.gz", "gsm8k_fewshot5.jsonl.gz"),

@@ -29,9 +29,9 @@ def number(text: object) -> int:
 
 def hidden(text: str) -> str:
     """The right answer: a needle's number, or the last `[key: …]`."""
-    if asked := re.search(r"of (\w+):$", text):
-        found = re.search(rf"of {asked[1]}: (\d+)\.", text)
-        return f" {found[1]}." if found else " 1."
+    if asked := re.search(r"number: (\w+)$", text):
+        found = re.search(rf"number: {asked[1]} (\d+),", text)
+        return f" {found[1]}" if found else " 1"
     keys = re.findall(r"\[key: (.+?)\]", text)
     return f" {keys[-1]}" if keys else " nothing"
 
@@ -60,13 +60,13 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
     if "truncates" in faults:
         ids = ids[-CUT_TO:]
     probe = body["max_tokens"] == 1
-    if "error" in faults or ("error-on-some" in faults and not probe and wrong(text)):
+    if "error" in faults or ("error-on-some" in faults and not probe and number(text[-300:]) % 6 == 0):
         return 500, {"error": {"message": "out of luck"}}
     if "refuses-long" in faults and len(ids) > CUT_TO:
         return 400, {"error": {"message": f"maximum context length is {CUT_TO}"}}
     answer = hidden(text)
     if "flips" in faults and wrong(text):
-        answer = " 1."
+        answer = " 1"
     with LOCK:
         seen = {"text": text[-200:], "wrong": wrong(text), "body": {**body, "prompt": len(ids)}}
         SEEN["+".join(sorted(faults))].append(seen)

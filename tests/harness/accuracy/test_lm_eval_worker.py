@@ -79,10 +79,10 @@ def test_a_faulty_server_gets_a_reason_and_no_score(
 
 
 def test_a_prompt_longer_than_the_context_is_refused_not_cut(ask: Any) -> None:
-    outcome = ask("retrieval", "generation", context_tokens=511)
+    outcome = ask("retrieval", "generation", context_tokens=507)
     assert outcome.state == "unsupported"
     assert "nothing is truncated" in outcome.reason
-    assert ask("retrieval", "generation", context_tokens=512).state == "measured"
+    assert ask("retrieval", "generation", context_tokens=508).state == "measured"
 
 
 def test_questions_without_an_answer_count_as_wrong(ask: Any) -> None:
@@ -104,6 +104,6 @@ def test_stop_list_and_answers_are_the_same_at_any_concurrency(ask: Any, server:
 
 def test_a_document_is_read_once_before_its_other_questions_come(ask: Any, server: MimicServer) -> None:
     ask("retrieval", "generation", "sound+in-order", num_concurrent=4)
-    asked = [seen["text"].split("of ")[-1] for seen in server.seen("sound+in-order")][1:]  # after the shape check
+    asked = [seen["text"].split()[-1] for seen in server.seen("sound+in-order")][1:]  # after the shape check
     rows_in_order = [sample["item_id"].rpartition("/")[2] for sample in ask("retrieval", "generation").samples]
-    assert [asked[index].rstrip(":") for index in (0, 6, 12)] == [rows_in_order[index] for index in (0, 6, 12)]
+    assert [asked[index] for index in (0, 6, 12)] == [rows_in_order[index] for index in (0, 6, 12)]

@@ -2,9 +2,10 @@ import gzip
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.accuracy.datasets import questions
-from harness.accuracy.task import KINDS, Task, check_task, data_file, mode_of
+from harness.accuracy.task import KINDS, TASKS_DIR, Task, check_task, data_file, mode_of
 from harness.errors import ConfigError
 
 DATA_KINDS = [name for name, kind in KINDS.items() if kind.files]
@@ -37,11 +38,19 @@ def test_the_hub_is_refused_before_launch_when_offline(monkeypatch: pytest.Monke
 
 
 def test_retrieval_must_fit_the_context_with_its_answer() -> None:
-    check_task("t", Task(context_tokens=1000), context_tokens=1012)
+    check_task("t", Task(context_tokens=1000), context_tokens=1008)
     with pytest.raises(ConfigError, match=r"accuracy\.t\.context_tokens.*up to 999"):
-        check_task("t", Task(context_tokens=1000), context_tokens=1011)
+        check_task("t", Task(context_tokens=1000), context_tokens=1007)
     with pytest.raises(ConfigError, match="needs its prompts' length"):
-        check_task("t", Task(), context_tokens=1011)
+        check_task("t", Task(), context_tokens=1007)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plan_and_lm_eval_mean_the_same_answer_length(kind: str) -> None:
+    for mode, name in KINDS[kind].modes.items():
+        if mode == "generation":
+            settings = yaml.safe_load((TASKS_DIR / f"{name}.yaml").read_text())["generation_kwargs"]
+            assert settings["max_gen_toks"] == KINDS[kind].output_tokens
 
 
 @pytest.mark.parametrize(
