@@ -59,15 +59,23 @@ class Tree:
     def __init__(self, child: int) -> None:
         self.child = child
         self.status: int | None = None
+        self.empty = False
 
     def reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+        """Take the ended ones; `empty` when no child is left.
+
+        Only that proves an empty tree, since every orphan becomes our child: a walk over /proc misses a process whose
+        parent dies between two reads.
+        """
+        try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
                 if pid == self.child:
                     self.status = status
+        except ChildProcessError:
+            self.empty = True
 
     def signal_all(self, number: int) -> None:
         for pid in descendants(os.getpid()):
@@ -79,7 +87,7 @@ class Tree:
         deadline = time.monotonic() + seconds
         while True:
             self.reap()
-            if self.status is not None and not (whole and descendants(os.getpid())):
+            if self.empty or (self.status is not None and not whole):
                 return True
             if time.monotonic() >= deadline:
                 return False
@@ -93,7 +101,7 @@ class Tree:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child, signal.SIGTERM)
             self.wait(grace_s, whole=False)
-        if self.status is not None and descendants(os.getpid()):
+        if self.status is not None and not self.empty:
             self.signal_all(signal.SIGTERM)
             self.wait(min(ORPHAN_GRACE_S, max(0.0, deadline - time.monotonic())), whole=True)
         for _ in range(200):  # a dying tree may still fork: look again until it is empty

@@ -205,3 +205,24 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_exit_reasons(code: int | None, words: str) -> None:
     assert describe_exit(code) == words
+
+
+CHAIN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(25):  # each the child of the one before
+    if os.fork():
+        break
+time.sleep(600)
+"""
+
+
+def test_a_long_chain_of_deaf_processes_ends_as_a_whole(tmp_path: Path) -> None:
+    """While it is killed, parents die between two looks at their children, which must not count as gone."""
+    for attempt in range(5):
+        running = guarded([sys.executable, "-S", "-c", CHAIN], log_path=tmp_path / "log")
+        eventually(lambda running=running: len(running.pids()) == 26, "26 processes")
+        pids = running.pids()
+        os.kill(running.pid, signal.SIGKILL) if attempt % 2 else running.stop(grace_s=0.0)
+        assert running.wait(30) == -signal.SIGKILL
+        assert alive(pids) == []
