@@ -7,7 +7,7 @@ values are in nats.
 
 import math
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 Record = dict[str, Any]
@@ -26,8 +26,8 @@ class Fidelity:
         Positions at which both records can be read.
     nll : float or None
         Mean negative log-likelihood of the text's own tokens under the record.
-    nll_delta : float or None
-        The same less the reference's, on the same positions.
+    nll_delta, nll_delta_se : float or None
+        The same less the reference's, on the same positions, and the standard error of that mean over the positions.
     top1_agreement : float or None
         Share of positions with the same most probable token.
     kl : float or None
@@ -42,6 +42,7 @@ class Fidelity:
     positions: int
     nll: float | None
     nll_delta: float | None
+    nll_delta_se: float | None
     top1_agreement: float | None
     kl: float | None
     unusable: int
@@ -90,6 +91,10 @@ def kl_divergence(reference: dict[int, float], other: dict[int, float], vocab: i
     return max(divergence, 0.0)
 
 
+def _standard_error(values: list[float]) -> float | None:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
 def compare(record: Record, reference: Record, from_position: int = 0) -> Fidelity:
     """Hold a record against a reference of the same text; `from_position` leaves out earlier positions."""
     for key in ("text_sha256", "positions"):
@@ -117,6 +122,7 @@ def compare(record: Record, reference: Record, from_position: int = 0) -> Fideli
         positions=len(mine),
         nll=fmean(mine) if mine else None,
         nll_delta=fmean(mine) - fmean(theirs) if mine else None,
+        nll_delta_se=_standard_error([a - b for a, b in zip(mine, theirs, strict=True)]),
         top1_agreement=fmean(same) if same else None,
         kl=fmean(divergences) if divergences else None,
         unusable=unusable,
