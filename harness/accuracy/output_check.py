@@ -21,14 +21,17 @@ LATE_POSITIONS = 4
 FIRST_POSITION = 96
 DENSE_UP_TO = 3072
 """Up to here positions are even; later ones are few, since an engine without prefix reuse reads each prefix anew."""
+LATE_UP_TO = 4096
+"""How far the late positions go, or to a quarter of the context: a slow engine reads 50 tokens a second (on 2 cores),
+and retrieval goes through the whole context anyway."""
 ECHO_TOKENS = 1024
 _LONGEST_PREFIX = 32_768
 _ERRORS_IN_A_ROW = 3
 
 
 def positions(context_tokens: int) -> list[int]:
-    """Lengths of the prefixes: even up to `DENSE_UP_TO`, then a few late ones up to the context."""
-    last = min(context_tokens - 1, _LONGEST_PREFIX)
+    """Lengths of the prefixes: even up to `DENSE_UP_TO`, then a few late ones."""
+    last = min(context_tokens - 1, max(LATE_UP_TO, context_tokens // 4), _LONGEST_PREFIX)
     dense_last = min(last, DENSE_UP_TO)
     late = LATE_POSITIONS if last > dense_last else 0
     dense = DENSE_POSITIONS + LATE_POSITIONS - late
