@@ -55,8 +55,8 @@ class Noise:
 
 
 DEFAULTS = {
-    "vllm": EngineSpeed(start_s=35, prefill_tokens_per_s=1500, decode_tokens_per_s=60, request_s=0.15),
-    "llama-cpp": EngineSpeed(start_s=2, prefill_tokens_per_s=900, decode_tokens_per_s=60, request_s=0.08),
+    "vllm": EngineSpeed(start_s=30, prefill_tokens_per_s=1000, decode_tokens_per_s=60, request_s=0.15),
+    "llama-cpp": EngineSpeed(start_s=1, prefill_tokens_per_s=220, decode_tokens_per_s=45, request_s=0.08),
 }
 _UNKNOWN = EngineSpeed(start_s=90, prefill_tokens_per_s=1000, decode_tokens_per_s=60, request_s=0.15)
 
@@ -68,8 +68,9 @@ class Calibration:
     engines: dict[str, EngineSpeed]
     noise: Noise
 
-    def engine(self, backend: str) -> EngineSpeed:
-        return self.engines.get(backend) or DEFAULTS.get(backend, _UNKNOWN)
+    def engine(self, backend: str, strategy: str) -> EngineSpeed:
+        """Speed of an engine with a strategy: a quantised cache may compute at half the rate of a 16-bit one."""
+        return self.engines.get(f"{backend}+{strategy}") or DEFAULTS.get(backend, _UNKNOWN)
 
 
 def load(hardware_sha256: str) -> Calibration:
@@ -82,10 +83,12 @@ def load(hardware_sha256: str) -> Calibration:
     return Calibration(engines, Noise(**stored["noise"]))
 
 
-def learn_launch(hardware_sha256: str, backend: str, seconds: dict[str, float], estimated: dict[str, float]) -> None:
+def learn_launch(
+    hardware_sha256: str, backend: str, strategy: str, seconds: dict[str, float], estimated: dict[str, float]
+) -> None:
     """Remember one finished launch's phase times, measured beside estimated."""
     known = load(hardware_sha256)
-    speed = known.engine(backend)
+    speed = known.engine(backend, strategy)
     seen = {phase: list(values) for phase, values in speed.seen.items()}
     for phase in PHASES:
         if seconds.get(phase) and estimated.get(phase):
@@ -93,7 +96,9 @@ def learn_launch(hardware_sha256: str, backend: str, seconds: dict[str, float], 
             seen[phase] = [*seen.get(phase, []), min(ratio, _FACTOR_MAX)][-_KEPT:]
     if seconds.get("start"):
         seen["start"] = [*seen.get("start", []), seconds["start"]][-_KEPT:]
-    _store(hardware_sha256, replace(known, engines={**known.engines, backend: replace(speed, seen=seen)}))
+    _store(
+        hardware_sha256, replace(known, engines={**known.engines, f"{backend}+{strategy}": replace(speed, seen=seen)})
+    )
 
 
 def learn_noise(hardware_sha256: str, throughput: float | None, latency: float | None) -> None:

@@ -32,7 +32,7 @@ MIN_REQUESTS = 8
 STOP_S = 3.0
 TASK_START_S = 6.0
 """Start of the lm-eval process and loading of its task."""
-CHECK_TOKENS, CHECK_POSITIONS = 4000, 24
+CHECK_TOKENS, CHECK_POSITIONS = 4096, 24
 """Size of the output check, for the time estimate."""
 _DATA_SET_ITEMS, _DATA_SET_PROMPT_TOKENS = 1000, 700
 """Size of a data set's task without a limit; a 5-shot prompt of MMLU or GSM8K."""
@@ -300,7 +300,7 @@ def _estimate(
     calibration: Calibration,
 ) -> LaunchEstimate:
     spec, strategy = config.model[deployment.model], config.strategy[deployment.strategy]
-    speed = calibration.engine(deployment.backend)
+    speed = calibration.engine(deployment.backend, deployment.strategy)
     slower = max(spec.shape.parameters, 1) / speed.reference_parameters
     prefill, decode = speed.prefill_tokens_per_s / slower, speed.decode_tokens_per_s / slower
     load_s = 0.0
@@ -320,7 +320,7 @@ def _estimate(
         seconds={
             "start": speed.start_seconds(),
             "output_check": speed.factor("output_check")
-            * (CHECK_TOKENS / prefill + CHECK_POSITIONS * 2 * speed.request_s),
+            * (min(CHECK_TOKENS, settings.context_tokens) / prefill + CHECK_POSITIONS * 2 * speed.request_s),
             "load": speed.factor("load") * load_s,
             "accuracy": speed.factor("accuracy") * accuracy_s,
             "stop": STOP_S,
@@ -355,17 +355,24 @@ def _check_only_estimates(
 def _within_budget(
     plan: Plan, scenario: Scenario, config: Config, estimate: Callable[[Mapping[str, Load], Deployment], LaunchEstimate]
 ) -> Plan:
-    """Trim optional deployments, then requests, until the estimate fits; never A/A′, never the number of launches."""
+    """Trim optional deployments (first to a check, then away), then requests; never A/A′, never the number of launches."""
     if scenario.budget_minutes is None:
         return plan
     budget_s = 60 * scenario.budget_minutes
     dropped: list[str] = []
     for name in scenario.optional:
-        gone = _gone_with(_named([name], plan.deployments, "optional"), plan, config)
-        if plan.seconds() <= budget_s or not gone:
-            continue
-        plan = replace(plan, deployments=tuple(d for d in plan.deployments if d.id not in gone))
-        dropped += [f"{name}: dropped to stay within {scenario.budget_minutes:g} minutes" for name in sorted(gone)]
+        cut = _named([name], plan.deployments, "optional") - {plan.baseline.id} - plan.check_only
+        if plan.seconds() > budget_s and cut:
+            check_only = plan.check_only | _along_with(cut, plan, config)
+            plan = replace(plan, check_only=check_only, estimates=_check_only_estimates(plan.estimates, check_only))
+            dropped += [
+                f"{d}: cut to a check without load, to stay within {scenario.budget_minutes:g} minutes" for d in cut
+            ]
+    for name in scenario.optional:
+        gone = _along_with(_named([name], plan.deployments, "optional") - {plan.baseline.id}, plan, config)
+        if plan.seconds() > budget_s and gone:
+            plan = replace(plan, deployments=tuple(d for d in plan.deployments if d.id not in gone))
+            dropped += [f"{d}: dropped to stay within {scenario.budget_minutes:g} minutes" for d in sorted(gone)]
     asked = plan.loads
     while plan.seconds() > budget_s and any(load.requests > MIN_REQUESTS for load in plan.loads.values()):
         loads = {name: _fewer_requests(load) for name, load in plan.loads.items()}
@@ -385,14 +392,10 @@ def _within_budget(
     return replace(plan, dropped=tuple(dropped), notes=notes)
 
 
-def _gone_with(chosen: frozenset[str], plan: Plan, config: Config) -> frozenset[str]:
-    """What goes when `chosen` go: an engine's 16-bit baseline takes its other strategies along; the baseline stays."""
-    gone = set(chosen) - {plan.baseline.id}
-    for deployment in plan.deployments:
-        own = plan.engine_baseline(deployment, config.strategy)
-        if own is not None and own.id in gone:
-            gone.add(deployment.id)
-    return frozenset(gone)
+def _along_with(chosen: frozenset[str], plan: Plan, config: Config) -> frozenset[str]:
+    """`chosen`, and what is compared with them: an engine's strategies go the way of its 16-bit baseline."""
+    own = {d.id: plan.engine_baseline(d, config.strategy) for d in plan.deployments}
+    return chosen | {name for name, baseline in own.items() if baseline is not None and baseline.id in chosen}
 
 
 def _fewer_requests(load: Load) -> Load:

@@ -315,7 +315,7 @@ def _task(
         context_tokens=spec.settings.context_tokens,
         seed=spec.seed,
         out_dir=spec.folder / "accuracy" / name,
-        say=watch.say,
+        say=watch.step,
         record_dir=spec.record_dir,
     )
     record.tasks.append(name)

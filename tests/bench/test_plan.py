@@ -104,7 +104,8 @@ def test_predicted_kv_bytes_are_layers_times_heads_times_dim_times_bits() -> Non
 
 def slow_host(start_s: float = 35.0) -> Calibration:
     speed = EngineSpeed(start_s=start_s, prefill_tokens_per_s=300, decode_tokens_per_s=15, request_s=0.5)
-    return Calibration({"vllm": speed, "llama-cpp": speed}, Noise())
+    names = [f"{b}+{s}" for b in ("vllm", "llama-cpp") for s in choices("strategy")]
+    return Calibration(dict.fromkeys(names, speed), Noise())
 
 
 def test_the_budget_drops_optional_deployments_first_then_requests() -> None:
