@@ -31,6 +31,7 @@ from harness.files import read_json, sha256_of, write_bytes, write_json
 from harness.guard import sweep
 from harness.models import ModelSpec, choose_auto
 from harness.telemetry import gpus, hardware, software
+from harness.traffic.text import corpus
 
 EXIT_FAILED_CELLS, EXIT_CONFIG, EXIT_SETUP, EXIT_STORAGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 _EXIT_CODES: tuple[tuple[type[KVMarkError], int], ...] = (
@@ -72,17 +73,23 @@ def run(arguments: list[str]) -> int:
     plan = make_plan(config, calibration.load(hardware_sha256), [gpu["memory_bytes"] for gpu in machine["gpus"]])
     print_plan(_console(), plan, config)
     results = Path(config.results_dir).resolve()
-    store.need_room(results)
+    store.need_room(results, plan.disk_bytes())
     prepared = prepare(config, say)
     identity = store.Identity(_config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256())
     with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
         if resumed:
             sweep(folder)
             say(f"resuming {folder}: an incomplete run of equal configuration, hardware, engines and code")
+            if (begun := read_plan(folder)) != plan:
+                say("it goes on by the plan that it began with:")
+                print_plan(_console(), begun, config)
         else:
             _write_run(folder, config, plan, prepared, identity, machine)
         try:
             _measure([*overrides, f"run_dir='{folder}'"])
+        except Abort as abort:
+            _incomplete(folder)
+            raise abort.error from abort
         except KeyboardInterrupt:
             _incomplete(folder)
             print(f"interrupted: {folder} is incomplete; the same command resumes it", file=sys.stderr)
@@ -145,8 +152,17 @@ def _choose_model(composed: DictConfig, gpu_memory_bytes: list[int]) -> str:
     return choose_auto({"auto": auto}, gpu_memory_bytes, len(gpu_memory_bytes))
 
 
+class Abort(BaseException):
+    """Nothing more can be measured (a full disk). Not an `Exception`: Hydra would go on with the next block."""
+
+    def __init__(self, error: StorageError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def _measure(overrides: list[str]) -> None:
     register_schema()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints our errors its own way and ends the process
     argv, sys.argv = sys.argv, ["bench", *overrides]
     try:
         _jobs()
@@ -161,7 +177,10 @@ def _jobs(composed: DictConfig) -> None:
     folder = Path(str(config.run_dir))
     machine_sha256 = store.hardware_sha256(hardware())
     prepared = prepare(config, lambda text: None)
-    run_block(folder, config, read_plan(folder), prepared, int(config.block or 0), machine_sha256)
+    try:
+        run_block(folder, config, read_plan(folder), prepared, int(config.block or 0), machine_sha256)
+    except StorageError as error:
+        raise Abort(error) from error
 
 
 def _write_run(
@@ -196,6 +215,7 @@ def _write_run(
                 for name, m in prepared.models.items()
             },
             "seed": config.seed,
+            "data": {f"corpus of {name}": corpus(m.path).sha256 for name, m in prepared.models.items()},
         },
     )
 

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 MIN_REQUESTS = 8
 STOP_S = 3.0
+LOG_BYTES, PROMPT_TOKEN_BYTES, EVENT_BYTES = 1_000_000, 8, 800
+"""An engine's log and a launch's other records; a token id in the schedule; a streamed event with its time stamp."""
 TASK_START_S = 6.0
 """Start of the lm-eval process and loading of its task."""
 CHECK_TOKENS, CHECK_POSITIONS = 4096, 24
@@ -131,6 +133,15 @@ class Plan:
             if same and strategies[other.strategy].is_16bit_baseline:
                 return other
         return None
+
+    def disk_bytes(self) -> int:
+        """Estimated bytes of the whole run's records: logs, prompts as token ids, raw streams."""
+        works = [(load.requests + load.warmup_requests, load.workload) for load in self.loads.values()]
+        cells = sum(
+            n * (w.input_tokens_mean * PROMPT_TOKEN_BYTES + w.output_tokens_mean * EVENT_BYTES) for n, w in works
+        )
+        launches = [p for block in range(self.blocks) for p in self.launches(block, 0)]
+        return sum(LOG_BYTES + (0 if launch.check_only else cells) for launch in launches)
 
     def seconds(self) -> float:
         """Estimated seconds of the whole run."""
@@ -355,7 +366,7 @@ def _check_only_estimates(
 def _within_budget(
     plan: Plan, scenario: Scenario, config: Config, estimate: Callable[[Mapping[str, Load], Deployment], LaunchEstimate]
 ) -> Plan:
-    """Trim optional deployments (first to a check, then away), then requests; never A/A′, never the number of launches."""
+    """Trim optional deployments (first to a check, then away), then requests; never A/A′, never the blocks."""
     if scenario.budget_minutes is None:
         return plan
     budget_s = 60 * scenario.budget_minutes

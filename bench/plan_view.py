@@ -19,7 +19,8 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     launches = sum(len(plan.launches(block, config.seed)) for block in range(plan.blocks))
     cells = sum(not p.check_only for b in range(plan.blocks) for p in plan.launches(b, config.seed)) * len(plan.loads)
     budget = f" of {scenario.budget_minutes:g} min" if scenario.budget_minutes else ""
-    say(f"{plan.blocks} blocks · {launches} launches · {cells} cells · about {minutes(plan.seconds())}{budget}")
+    size = f"about {minutes(plan.seconds())}{budget} · about {plan.disk_bytes() / 1e6:,.0f} MB on disk"
+    say(f"{plan.blocks} {'block' if plan.blocks == 1 else 'blocks'} · {launches} launches · {cells} cells · {size}")
     console.print(_deployments(plan, config))
     for entry in plan.support:
         if entry.state != "ok":

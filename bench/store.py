@@ -19,8 +19,6 @@ SCHEMA_VERSION = 1
 ROOT = Path(__file__).resolve().parent.parent
 MEASURING_CODE = ("harness/**/*.py", "harness/**/*.json", "harness/**/*.yaml", "bench/run.py", "bench/plan.py")
 """What can change a measurement; analysis and report can't."""
-ROOM_NEEDED_BYTES = 64 * 1024**2
-"""Free room that a run's records, logs and tables may take at most, for the check before the start."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def _new_folder(base: Path) -> Path:
             raise storage_error(folder, error) from error
 
 
-def need_room(folder: Path, bytes_needed: int = ROOM_NEEDED_BYTES) -> None:
+def need_room(folder: Path, bytes_needed: int) -> None:
     """Raise `StorageError` where the disk of `folder` can't hold a run, before anything is launched."""
     existing = folder
     while not existing.exists():

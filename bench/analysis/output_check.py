@@ -122,7 +122,7 @@ def _fault(found: Sequence[Fidelity], limits: Band, where: str) -> str | None:
         return None
     nearest = min(usable, key=lambda f: f.nll_delta or 0.0)
     assert nearest.nll is not None and nearest.nll_delta is not None
-    # One token that leaves the top k moves the mean of two dozen positions by half a nat: the shift must be beyond that.
+    # One token that leaves the top k moves the mean of two dozen positions by a third of a nat: not proof enough.
     if nearest.nll_delta > max(limits.nll, SURE_SE * (nearest.nll_delta_se or 0.0)):
         return f"forced-decode NLL {nearest.nll:.1f} against {nearest.nll - nearest.nll_delta:.1f}{where}"
     agreement = max(f.top1_agreement or 0.0 for f in usable)

@@ -36,7 +36,7 @@ def test_every_scenario_can_be_planned_on_the_embedded_model(scenario: str) -> N
 
 
 def test_every_block_launches_every_deployment_once_and_the_baseline_twice() -> None:
-    plan = plan_of("scenario.check_only=[]")
+    plan = plan_of("scenario.check_only=[]", "scenario.budget_minutes=null")
     orders = []
     for block in range(plan.blocks):
         names = [launch.name for launch in plan.launches(block, seed=1)]
@@ -47,7 +47,7 @@ def test_every_block_launches_every_deployment_once_and_the_baseline_twice() -> 
 
 
 def test_a_check_only_deployment_is_launched_in_the_first_block_alone() -> None:
-    plan = plan_of("scenario.check_only=[vllm/kv-int8]")
+    plan = plan_of("scenario.check_only=[vllm/kv-int8]", "scenario.budget_minutes=null")
     checked = [
         [launch.deployment.strategy for launch in plan.launches(block, 1) if launch.check_only]
         for block in range(plan.blocks)
@@ -108,16 +108,24 @@ def slow_host(start_s: float = 35.0) -> Calibration:
     return Calibration(dict.fromkeys(names, speed), Noise())
 
 
-def test_the_budget_drops_optional_deployments_first_then_requests() -> None:
+def test_the_budget_cuts_optional_deployments_to_checks_then_drops_them_then_cuts_requests() -> None:
     free = plan_of("scenario.budget_minutes=null", calibration=slow_host())
     tight = plan_of(f"scenario.budget_minutes={free.seconds() / 60 * 0.8}", calibration=slow_host())
-    assert len(tight.deployments) < len(free.deployments)
+    assert tight.deployments == free.deployments
+    assert tight.check_only > free.check_only
     assert tight.loads == free.loads
     tightest = plan_of("scenario.budget_minutes=5", calibration=slow_host())
     assert {d.backend for d in tightest.deployments} == {"vllm"}
     assert tightest.loads["sharegpt-long"].requests == MIN_REQUESTS
     assert any("trimmed to" in text for text in tightest.dropped)
     assert any("over its budget" in text for text in tightest.notes)
+
+
+def test_a_budget_that_is_met_cuts_nothing() -> None:
+    free = plan_of("scenario.budget_minutes=null")
+    met = plan_of(f"scenario.budget_minutes={free.seconds() / 60 + 0.1}")
+    assert met.dropped == ()
+    assert met.check_only == free.check_only
 
 
 def test_the_budget_never_takes_the_baseline_or_a_block() -> None:
