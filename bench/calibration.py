@@ -55,8 +55,8 @@ class Noise:
 
 
 DEFAULTS = {
-    "vllm": EngineSpeed(start_s=25, prefill_tokens_per_s=450, decode_tokens_per_s=60, request_s=0.15),
-    "llama-cpp": EngineSpeed(start_s=1, prefill_tokens_per_s=190, decode_tokens_per_s=45, request_s=0.08),
+    "vllm": EngineSpeed(start_s=25, prefill_tokens_per_s=450, decode_tokens_per_s=60, request_s=0.08),
+    "llama-cpp": EngineSpeed(start_s=1, prefill_tokens_per_s=190, decode_tokens_per_s=45, request_s=0.05),
 }
 _UNKNOWN = EngineSpeed(start_s=90, prefill_tokens_per_s=1000, decode_tokens_per_s=60, request_s=0.15)
 

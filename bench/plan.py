@@ -29,10 +29,10 @@ from harness.traffic.load import Load
 T = TypeVar("T")
 
 MIN_REQUESTS = 8
-STOP_S = 3.0
+STOP_S = 1.0
 LOG_BYTES, PROMPT_TOKEN_BYTES, EVENT_BYTES = 1_000_000, 8, 800
 """An engine's log and a launch's other records; a token id in the schedule; a streamed event with its time stamp."""
-TASK_START_S = 6.0
+TASK_START_S = 3.0
 """Start of the lm-eval process and loading of its task."""
 CHECK_TOKENS, CHECK_POSITIONS = 4096, 24
 """Size of the output check, for the time estimate."""
