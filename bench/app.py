@@ -20,12 +20,13 @@ from rich.console import Console
 
 from bench import calibration, store
 from bench.analysis import analyse
+from bench.analysis.result import Analysis
 from bench.config import SCENARIOS, Config, compose_config, register_schema, typed
 from bench.overrides import name_the_backend, normalise, scenario_name, splits_backend_keys
 from bench.plan import Plan, make_plan, plan_record, read_plan
 from bench.plan_view import print_plan
 from bench.report import render_terminal, write
-from bench.run import Prepared, prepare, run_block
+from bench.run import Prepared, exclusive_node, prepare, run_block
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
 from harness.files import read_json, sha256_of, write_bytes, write_json
 from harness.guard import sweep
@@ -74,11 +75,13 @@ def run(arguments: list[str]) -> int:
     print_plan(_console(), plan, config)
     results = Path(config.results_dir).resolve()
     store.need_room(results, plan.disk_bytes())
-    prepared = prepare(config, say)
+    with exclusive_node():  # a busy machine is refused before a folder is made
+        for manifest in results.glob("*/*/manifest.json"):
+            sweep(manifest.parent, say)
+        prepared = prepare(config, say)
     identity = store.Identity(_config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256())
     with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
         if resumed:
-            sweep(folder)
             say(f"resuming {folder}: an incomplete run of equal configuration, hardware, engines and code")
             if (begun := read_plan(folder)) != plan:
                 say("it goes on by the plan that it began with:")
@@ -153,16 +156,18 @@ def _choose_model(composed: DictConfig, gpu_memory_bytes: list[int]) -> str:
 
 
 class Abort(BaseException):
-    """Nothing more can be measured (a full disk). Not an `Exception`: Hydra would go on with the next block."""
+    """Nothing more can be measured (a full disk, a busy machine). Not an `Exception`: Hydra would go on with the next
+    block, and print the error its own way.
+    """
 
-    def __init__(self, error: StorageError) -> None:
+    def __init__(self, error: KVMarkError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
 def _measure(overrides: list[str]) -> None:
     register_schema()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints our errors its own way and ends the process
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # a fault of ours comes with its whole traceback
     argv, sys.argv = sys.argv, ["bench", *overrides]
     try:
         _jobs()
@@ -179,7 +184,7 @@ def _jobs(composed: DictConfig) -> None:
     prepared = prepare(config, lambda text: None)
     try:
         run_block(folder, config, read_plan(folder), prepared, int(config.block or 0), machine_sha256)
-    except StorageError as error:
+    except KVMarkError as error:
         raise Abort(error) from error
 
 
@@ -233,17 +238,30 @@ def _finish(folder: Path, config: Config) -> int:
         if record["state"] == "failed"
     ]
     store.set_status(folder, "failed" if failed else "complete")
-    _report(folder, Path(config.reports_dir).resolve())
+    analysis = _report(folder, Path(config.reports_dir).resolve())
+    _learn_noise(analysis)
     return EXIT_FAILED_CELLS if failed else 0
 
 
-def _report(folder: Path, reports: Path) -> None:
+def _learn_noise(analysis: Analysis) -> None:
+    """Keep the residuals of the primary comparisons: the next plan's smallest visible effect rests on them."""
+    seen: dict[bool, float] = {}
+    for c in analysis.comparisons:
+        if (c.role, c.against) == ("primary", "engine") and c.residual_pct is not None:
+            latency = c.metric.endswith("_ms")
+            seen[latency] = max(seen.get(latency, 0.0), c.residual_pct / 100)
+    if seen:
+        calibration.learn_noise(store.hardware_sha256(hardware()), throughput=seen.get(False), latency=seen.get(True))
+
+
+def _report(folder: Path, reports: Path) -> Analysis:
     analysis = analyse(folder)
     paths = write(analysis, folder, reports)
     console = _console()
     render_terminal(analysis, console)
-    for path in paths:
+    for path in (*paths, folder / "tables", folder):
         console.print(os.path.relpath(path), highlight=False, markup=False, soft_wrap=True)
+    return analysis
 
 
 def _incomplete(folder: Path) -> None:

@@ -5,6 +5,7 @@ job of its own and tear blocks apart, so it is folded into the list. `backend.KE
 for the only selected one.
 """
 
+import re
 from dataclasses import fields
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -46,6 +47,8 @@ def name_the_backend(overrides: list[str], backends: list[str]) -> list[str]:
 
 def _folded(override: Override) -> str:
     text, key = str(override.input_line), override.key_or_group
+    if re.fullmatch(r"backend\.[^.=]+\.env\.\w+", key) and not text.startswith(("+", "~")):
+        return f"+{text}"  # a variable is a new key of a dictionary
     if override.is_sweep_override() and not key.startswith("hydra"):
         if key not in GROUPS:
             raise ConfigError(

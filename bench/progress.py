@@ -31,6 +31,7 @@ class Progress:
     _requests: str = ""
     _started_s: float = 0.0
     _launch_started_s: float = 0.0
+    _step_started_s: float = 0.0
     _done_expected_s: float = 0.0
     _done_actual_s: float = 0.0
 
@@ -58,10 +59,11 @@ class Progress:
     def step(self, text: str) -> None:
         """The launch goes on to another step."""
         self._step, self._requests = text, ""
+        self._step_started_s = time.monotonic()
 
     def requests(self, done: int, total: int) -> None:
         """Requests of the current cell that have ended."""
-        seconds = max(time.monotonic() - self._launch_started_s, 1e-9)
+        seconds = max(time.monotonic() - self._step_started_s, 1e-9)
         self._requests = f"{done}/{total} requests ({done / seconds:.2f}/s)" if total else ""
 
     def launch_done(self, block: int, name: str, result: str) -> None:

@@ -38,10 +38,12 @@ class Prepared:
     models: dict[str, Model]
 
     def engines_sha256(self) -> str:
-        """Hash of what the engines are: version, packages, and the user's own options."""
-        return sha256_of(
-            {n: (e.version, e.packages_sha256, asdict(self.backends[n].options)) for n, e in self.engines.items()}
-        )
+        """Hash of what is measured: the engines' versions, packages and options, and the models' files."""
+        engines = {
+            name: (engine.version, engine.packages_sha256, asdict(self.backends[name].options))
+            for name, engine in self.engines.items()
+        }
+        return sha256_of((engines, {name: model.content_sha256 for name, model in self.models.items()}))
 
 
 def prepare(config: Config, say: Say) -> Prepared:
@@ -154,7 +156,7 @@ def _known_bad(run: Path, block: int) -> dict[str, str]:
     """Deployments that earlier blocks proved broken or without effect: launching them again would tell nothing new."""
     if not any(store.block_complete(run, earlier) for earlier in range(block)):
         return {}
-    found = analyse(run).deployments
+    found = [d for d in analyse(run).deployments if not d.engine_baseline]
     return {d.id: f"{d.state}: {d.reason}" for d in found if d.state in ("output broken", "not in effect")}
 
 

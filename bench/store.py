@@ -81,7 +81,11 @@ def open_run(results_dir: Path, scenario: str, identity: Identity) -> Iterator[t
 @contextmanager
 def _held(folder: Path) -> Iterator[bool]:
     """Lock a run's folder; False when another process has it. The kernel drops the lock when its holder dies."""
-    with open(folder / ".lock", "w") as lock:
+    try:
+        file = open(folder / ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

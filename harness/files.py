@@ -14,6 +14,11 @@ from harness.errors import StorageError
 _OUT_OF_ROOM = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "read-only file system"}
 
 
+def is_out_of_room(error: OSError) -> bool:
+    """Whether a write failed because the disk can't take it, rather than for what was written."""
+    return error.errno in _OUT_OF_ROOM
+
+
 def storage_error(path: Path, error: OSError) -> StorageError:
     """The error for a file that can't be written; names the folder and what to do."""
     reason = _OUT_OF_ROOM.get(error.errno or 0, error.strerror or str(error))

@@ -147,8 +147,11 @@ class Guarded:
         processes = [vars(one) for one in sorted(self._seen, key=lambda one: one.pid)]
         record = {"boot": _boot(), "marker": self._marker, "harness_pid": os.getpid(), "processes": processes}
         temporary = self._record.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record))
-        temporary.replace(self._record)
+        with contextlib.suppress(
+            OSError
+        ):  # a safety net for later runs; on a full disk this one ends for better reasons
+            temporary.write_text(json.dumps(record))
+            temporary.replace(self._record)
 
     def _watch(self) -> None:
         """Wait for the guardian's last word, or for its death without one."""

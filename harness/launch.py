@@ -4,6 +4,7 @@ Everything that was measured is on disk as soon as it is measured; what goes wro
 """
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -15,11 +16,11 @@ from harness.accuracy import Task, run_task
 from harness.accuracy.output_check import take
 from harness.accuracy.passages import passage
 from harness.backends.command_line import final_command
-from harness.backends.interface import Backend, EngineState, ResetOutcome
+from harness.backends.interface import Backend, Command, EngineState, ResetOutcome
 from harness.cache_reset import PROBE_TOKENS, reset_and_verify
 from harness.environments import EnginePython
 from harness.errors import KVMarkError, StorageError
-from harness.files import write_json
+from harness.files import is_out_of_room, storage_error, write_json
 from harness.model import Model
 from harness.server import Server, ServerSpec, free_port, serve
 from harness.settings import Settings
@@ -112,30 +113,19 @@ def clock() -> dict[str, int]:
 def measure_launch(spec: LaunchSpec, backend: Backend, engine: EnginePython, watch: Watch) -> dict[str, Any]:
     """Measure one launch and write `launch.json`, which is returned.
 
-    A server that fails is recorded with its reason and never raises. `StorageError` does: without a disk nothing more
-    can be measured.
+    Whatever goes wrong with the server, or with what it answers, is recorded with its reason and never raises.
+    `StorageError` does: without a disk nothing more can be measured.
     """
     port = backend.options.port or free_port()
     served_name = f"{spec.model.name}-{uuid4().hex[:8]}"
-    command = final_command(backend, engine.python, spec.model, spec.strategy, spec.settings, port, served_name)
     record = _Record()
     clocks = [clock()]
-    server_spec = ServerSpec(
-        argv=command.argv,
-        env=command.env,
-        log_path=spec.folder / "engine.log",
-        port=port,
-        served_name=served_name,
-        health_path=backend.health_path,
-        metrics_path=backend.metrics_path,
-        cores=spec.settings.cores,
-        start_timeout_s=backend.options.start_timeout_s,
-        record_dir=spec.record_dir,
-    )
+    command = Command(())
     watch.step("starting the engine")
     stopping = time.monotonic()
     try:
-        with serve(server_spec) as server:
+        command = final_command(backend, engine.python, spec.model, spec.strategy, spec.settings, port, served_name)
+        with serve(_server_spec(spec, backend, command, port, served_name), watch.say) as server:
             record.seconds["start"] = round(server.start_seconds, 3)
             _use(server, spec, backend, record, watch)
             watch.step("stopping the engine")
@@ -145,6 +135,11 @@ def measure_launch(spec: LaunchSpec, backend: Backend, engine: EnginePython, wat
         raise
     except KVMarkError as error:
         record.fail(str(error))
+    except Exception as error:
+        if isinstance(error, OSError) and is_out_of_room(error):
+            raise storage_error(spec.folder, error) from error
+        record.fail(f"{type(error).__name__}: {error}")
+        record.errors.append(traceback.format_exc())
     clocks.append(clock())
     result = {
         "schema_version": SCHEMA_VERSION,
@@ -166,6 +161,21 @@ def measure_launch(spec: LaunchSpec, backend: Backend, engine: EnginePython, wat
     }
     write_json(spec.folder / "launch.json", result)
     return result
+
+
+def _server_spec(spec: LaunchSpec, backend: Backend, command: Command, port: int, served_name: str) -> ServerSpec:
+    return ServerSpec(
+        argv=command.argv,
+        env=command.env,
+        log_path=spec.folder / "engine.log",
+        port=port,
+        served_name=served_name,
+        health_path=backend.health_path,
+        metrics_path=backend.metrics_path,
+        cores=spec.settings.cores,
+        start_timeout_s=backend.options.start_timeout_s,
+        record_dir=spec.record_dir,
+    )
 
 
 def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, watch: Watch) -> None:
@@ -194,8 +204,8 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
             write_json(spec.folder / "output_check.json", checked)
             if checked["error"]:
                 record.errors.append(f"output check: {checked['error']}")
+        server.check()
         if spec.check_only:
-            server.check()
             return
         for name, load in spec.loads.items():
             with record.timed("load"):
@@ -205,7 +215,9 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
         for name, task in spec.tasks.items():
             with record.timed("accuracy"):
                 watch.step(f"accuracy {name}")
-                _reset(server, spec, backend, state)
+                reset = _reset(server, spec, backend, state)
+                if not reset.done:
+                    record.errors.append(f"accuracy {name}: the cache was not empty at the start: {reset.evidence}")
                 _task(server, spec, backend, name, task, record, watch)
             server.check()
 
@@ -243,6 +255,7 @@ def _cell(
             out_dir=folder,
             env={},
             on_progress=watch.requests,
+            record_dir=spec.record_dir,
         )
         server.check()
         if report.failed_requests >= report.window_requests > 0:

@@ -152,14 +152,11 @@ def serve(spec: ServerSpec, say: Callable[[str], None] = lambda text: None) -> I
     spec.log_path.parent.mkdir(parents=True, exist_ok=True)
     spec.log_path.write_bytes(b"")
     started = time.monotonic()
-    guard = guarded(
-        spec.argv, env=spec.env, log_path=spec.log_path, cores=spec.cores, record_dir=spec.record_dir
-    )
+    guard = guarded(spec.argv, env=spec.env, log_path=spec.log_path, cores=spec.cores, record_dir=spec.record_dir)
     try:
         server = Server(spec, guard)
         _wait_until_ready(server, started)
         server.start_seconds = time.monotonic() - started
-        say(f"{spec.served_name} is ready after {server.start_seconds:.1f} s")
         yield server
     finally:
         guard.stop(spec.stop_grace_s)

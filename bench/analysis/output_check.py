@@ -70,6 +70,8 @@ def check(launches: Sequence[LaunchRecord], baseline: Sequence[LaunchRecord], li
         theirs = _references(launch, baseline)
         if mine is None or not theirs:
             continue
+        if launch.state == "failed" and not _all_answered(mine):
+            continue  # the server died or was killed: that says nothing about its cache
         if mine.get("error") and not _all_answered(mine):
             if references:
                 return _broken_without_numbers(f"forced decode failed: {mine['error']}", references, limits)
@@ -161,7 +163,7 @@ def _all_answered(record: Record) -> bool:
 
 def _usable(launch: LaunchRecord) -> Record | None:
     record = launch.output_check
-    return record if record is not None and not record.get("error") and record.get("positions") else None
+    return record if record is not None and _all_answered(record) else None
 
 
 def _same_text(a: Record, b: Record) -> bool:

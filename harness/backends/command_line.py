@@ -1,5 +1,6 @@
 """The command line that is really run: an engine's own, with what a user added or replaced."""
 
+import os
 import shlex
 
 from harness.backends.interface import Backend, Command
@@ -23,6 +24,6 @@ def final_command(
         raise ConfigError(f"backend {backend.name}: its command {own.argv} doesn't start with its program {program}")
     options = backend.options
     if options.command:
-        program = tuple(shlex.split(options.command))
+        program = tuple(os.path.expanduser(word) for word in shlex.split(options.command))
     arguments = own.argv[len(backend.program(python)) :]
     return Command((*program, *arguments, *map(str, options.extra_args)), {**own.env, **options.env})

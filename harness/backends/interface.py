@@ -191,9 +191,7 @@ class Backend:
         """The command line, without `options.extra_args` and `options.env`, which the caller adds."""
         raise NotImplementedError
 
-    def proof(
-        self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str
-    ) -> Effect:
+    def proof(self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str) -> Effect:
         """Read back from log and metrics what the engine does, and hold it against what was asked."""
         raise NotImplementedError
 

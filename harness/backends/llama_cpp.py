@@ -138,9 +138,7 @@ class LlamaCpp(Backend):
                 argv += [flag] if value is True else [flag, str(value)]
         return Command(tuple(argv), WAIT_ASLEEP)
 
-    def proof(
-        self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str
-    ) -> Effect:
+    def proof(self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str) -> Effect:
         """Read the line in which the server says what it allotted, and the context's settings."""
         size = next(iter(SIZE.finditer(log_text)), None)
         evidence = tuple(

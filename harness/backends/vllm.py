@@ -182,9 +182,7 @@ class Vllm(Backend):
             variables["TORCH_COMPILE_DISABLE"] = "1"
         return variables
 
-    def proof(
-        self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str
-    ) -> Effect:
+    def proof(self, model: Model, strategy: Strategy, settings: Settings, log_text: str, metrics_text: str) -> Effect:
         """Read `vllm:cache_config_info`.
 
         Its `kv_cache_memory_bytes` stays at the space that was asked for on a CPU, whatever the blocks take: there the

@@ -100,6 +100,7 @@ def replay(
     out_dir: Path,
     env: Mapping[str, str],
     on_progress: Callable[[int, int], None],
+    record_dir: Path | None = None,
 ) -> ReplayReport:
     """Play a schedule and write `stream.jsonl` (raw), `client.log` and `requests.parquet` into `out_dir`.
 
@@ -117,6 +118,8 @@ def replay(
         Variables for the client's process, on top of ours.
     on_progress : callable
         Called with (requests ended, requests in all), warm-up included.
+    record_dir : Path, optional
+        Where `harness.guard` notes the process, for the sweep of a later run.
 
     Raises
     ------
@@ -139,6 +142,7 @@ def replay(
             env={"PYTHONPATH": _python_path(), **env},
             log_path=log_path,
             cwd=out_dir,
+            record_dir=record_dir,
         ) as client:
             stuck_s = _follow(client, load, journal, on_progress)
     except BaseException:
@@ -177,9 +181,7 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
-def _follow(
-    client: Guarded, load: Load, journal: Path, on_progress: Callable[[int, int], None]
-) -> float | None:
+def _follow(client: Guarded, load: Load, journal: Path, on_progress: Callable[[int, int], None]) -> float | None:
     """Watch the client to its end; the seconds without a sign of life when it had to be stopped."""
     total = load.requests + load.warmup_requests
     longest_wait_s = load.timeout_s + load.think_time_s + STALL_MARGIN_S

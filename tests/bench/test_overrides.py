@@ -49,3 +49,8 @@ def test_a_backend_key_without_a_name_is_refused_with_several_backends() -> None
 def test_the_last_scenario_named_wins() -> None:
     assert scenario_name(["scenario=smoke", "seed=1", "scenario=odcc"]) == "odcc"
     assert scenario_name([]) == "smoke"
+
+
+def test_a_new_variable_for_a_backend_needs_no_plus() -> None:
+    assert normalise(["backend.vllm.env.NAME=x"]) == ["+backend.vllm.env.NAME=x"]
+    assert normalise(["+backend.vllm.env.NAME=x"]) == ["+backend.vllm.env.NAME=x"]

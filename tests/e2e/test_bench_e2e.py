@@ -151,7 +151,7 @@ def test_the_numbers_of_a_cell_follow_from_its_parquet_file(smoke: tuple[Path, s
     seconds = (max(r["ended_ns"] for r in rows) - min(r["sent_ns"] for r in rows)) / 1e9
     tokens_per_s = sum(r["output_tokens"] for r in rows) / seconds
     ttft_ms = [(r["event_ns"][0] - (r["scheduled_ns"] or r["sent_ns"])) / 1e6 for r in rows]
-    (statistics,) = [s for s in cell["statistics"] if s["block"] == 0]
+    (statistics,) = [s for s in cell["launches"] if s["block"] == 0]
     assert math.isclose(statistics["values"]["output_tokens_per_s"], tokens_per_s, rel_tol=0.02)
     assert math.isclose(statistics["values"]["ttft_p50_ms"], float(np.percentile(ttft_ms, 50)), rel_tol=0.25)
 
@@ -167,22 +167,48 @@ def test_the_same_questions_went_to_every_deployment(smoke: tuple[Path, str]) ->
     assert len(schedules) == 1
 
 
-def test_a_killed_engine_costs_its_launch_only_and_the_exit_code(tmp_path: Path) -> None:
+def output_check_is_running(results: Path) -> bool:
+    """The engine is up, and neither its check nor a load has left anything yet."""
+    logs = list(results.glob("*/*/blocks/0/*/engine.log"))
+    return bool(logs) and "task" in logs[0].read_text(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        ("llama_cpp_launcher.py", output_check_is_running),
+        ("llama_cpp_launcher.py", load_is_running),
+        ("locustfile.py", load_is_running),
+    ],
+)
+def test_a_killed_engine_or_client_costs_its_launch_only_and_the_exit_code(
+    tmp_path: Path, victim: str, moment: Callable[[Path], bool]
+) -> None:
     process = bench(tmp_path, *QUICK)
-    wait_for(lambda: load_is_running(tmp_path))
-    (engine,) = [
-        p for p in engines_of(tmp_path) if p.cmdline()[1:2] and p.cmdline()[1].endswith("llama_cpp_launcher.py")
-    ]
-    engine.kill()
+    wait_for(lambda: moment(tmp_path))
+    killed = wait_for(lambda: [p for p in engines_of(tmp_path) if is_program(p, victim)])
+    killed[0].kill()
     output = ended(process)
     assert process.returncode == 1, output
+    assert "Traceback" not in output
     run = the_run(tmp_path)
     launches = [read(file) for file in run.glob("blocks/0/*/launch.json")]
     assert sorted(launch["state"] for launch in launches) == ["failed", "measured"]
     failed = next(launch for launch in launches if launch["state"] == "failed")
     assert "SIGKILL" in failed["reason"]
-    assert any(run.glob(f"blocks/0/{failed['deployment']}*/cells/*/requests.parquet")), "what was measured is kept"
+    if moment is load_is_running:
+        assert any(run.glob(f"blocks/0/{failed['deployment']}*/cells/*/requests.parquet")), "what was measured is kept"
+    assert "broken" not in {d["state"] for d in read(run / "analysis.json")["deployments"]}
     assert all_gone(run)
+
+
+def is_program(process: psutil.Process, name: str) -> bool:
+    """Whether a process runs the Python file `name` itself; its guardian only mentions it."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    return any(word.endswith(name) for word in words) and not any("guardian" in word for word in words)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -21,8 +21,8 @@ def record(answers: list[tuple[list[int], list[float]]], error: str | None = Non
     }  # fmt: skip
 
 
-def launch(name: str, found: dict[str, Any]) -> LaunchRecord:
-    facts = {"deployment": name, "replica": 1, "state": "measured", "reason": None, "check_only": False, "block": 0}
+def launch(name: str, found: dict[str, Any], state: str = "measured") -> LaunchRecord:
+    facts = {"deployment": name, "replica": 1, "state": state, "reason": None, "check_only": False, "block": 0}
     return LaunchRecord(block=0, name=name, facts=facts, cells={}, tasks={}, telemetry=None, output_check=found)
 
 
@@ -59,3 +59,16 @@ def test_answers_that_stopped_half_way_are_broken_without_numbers() -> None:
     result = judged(record([SOUND] * 12 + [([], [])] * 12, error="after 200 tokens: HTTP 500"))
     assert result.broken
     assert "HTTP 500" in result.reason
+
+
+def test_a_server_that_was_killed_half_way_is_not_called_broken() -> None:
+    baseline = [launch("base", record([SOUND] * 24)), launch("base+A2", record([SOUND] * 24))]
+    killed = record([SOUND] * 12 + [([], [])] * 12, error="after 200 tokens: the connection broke")
+    assert check([launch("candidate", killed, "failed")], baseline, band(baseline, TOLERANCES)) is None
+
+
+def test_a_baseline_whose_echo_failed_still_serves_as_reference() -> None:
+    baseline = [launch("base", record([SOUND] * 24, error="echo: HTTP 500"))]
+    result = check([launch("candidate", record([GARBAGE] * 24))], baseline, band(baseline, TOLERANCES))
+    assert result is not None
+    assert result.broken
