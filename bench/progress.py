@@ -75,7 +75,9 @@ class Progress:
 
     def _left(self) -> str:
         pace = self._done_actual_s / self._done_expected_s if self._done_expected_s else 1.0
-        return minutes(pace * sum(self.expected_s.values()))
+        current_s = self.expected_s.get((self._block, self._launch), 0.0)
+        gone_s = min(time.monotonic() - self._launch_started_s, pace * current_s)
+        return minutes(pace * sum(self.expected_s.values()) - gone_s)
 
     def _display(self) -> Text:
         now = time.monotonic()
