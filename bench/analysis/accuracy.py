@@ -5,7 +5,7 @@ or wrong into a half, for which the score interval isn't made.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from statsmodels.stats.proportion import proportion_confint
 
-from bench.analysis.load import LaunchRecord, RunRecord
+from bench.analysis.load import LaunchRecord, RunRecord, TaskRecord
 from bench.analysis.result import AccuracyComparison, AccuracyScore, DeploymentResult
 
 ALPHA = 0.05
@@ -34,20 +34,41 @@ class PairedInterval:
     method: str
 
 
-def scores(launches: Sequence[LaunchRecord], task: str) -> Scores:
-    """A deployment's scored items; of two launches in a block, the first replica that has them."""
-    found: Scores = {}
+def scored(launches: Sequence[LaunchRecord], task: str) -> dict[int, TaskRecord]:
+    """Block → what a deployment answered there; of two launches in a block, the first replica that has scores."""
+    found: dict[int, TaskRecord] = {}
     for launch in sorted(launches, key=lambda one: (one.block, one.replica)):
         record = launch.tasks.get(task)
-        if record is None or record.facts.get("state") != "measured":
+        if record is None or record.facts.get("state") != "measured" or launch.block in found:
             continue
-        if any(block == launch.block for block, _ in found):
-            continue
-        for sample in record.samples:
-            if sample.get("score") is not None:
-                document = str(sample.get("document_id") or sample["item_id"])
-                found[launch.block, str(sample["item_id"])] = (float(sample["score"]), document)
+        if any(sample.get("score") is not None for sample in record.samples):
+            found[launch.block] = record
     return found
+
+
+def scores(launches: Sequence[LaunchRecord], task: str) -> Scores:
+    """A deployment's scored items."""
+    return {
+        (block, str(sample["item_id"])): (float(sample["score"]), str(sample.get("document_id") or sample["item_id"]))
+        for block, record in scored(launches, task).items()
+        for sample in record.samples
+        if sample.get("score") is not None
+    }
+
+
+def items_differ(mine: Mapping[int, TaskRecord], theirs: Mapping[int, TaskRecord]) -> str | None:
+    """Why answers can't be paired though their names agree: the questions themselves differ; None where they don't."""
+    differing = [
+        block
+        for block in sorted(mine.keys() & theirs.keys())
+        if mine[block].facts.get("items_sha256") != theirs[block].facts.get("items_sha256")
+    ]
+    if not differing:
+        return None
+    one = differing[0]
+    ways = [str(record[one].facts.get("mode")) for record in (mine, theirs)]
+    how = f" (asked by {ways[0]}, the baseline by {ways[1]})" if ways[0] != ways[1] else " (items_sha256)"
+    return f"the questions differ from the baseline's in block {', '.join(map(str, differing))}{how}"
 
 
 def task_score(launches: Sequence[LaunchRecord], task: str) -> AccuracyScore:
@@ -84,7 +105,9 @@ def accuracy_comparisons(run: RunRecord, deployments: Sequence[DeploymentResult]
             for against, reference in (("engine", base), ("common", common)):
                 if reference is None or reference.id == one.id:
                     continue
-                obstacle = _obstacle(one, reference, task)
+                obstacle = _obstacle(one, reference, task) or items_differ(
+                    scored(launches[one.id], task), scored(launches[reference.id], task)
+                )
                 if obstacle is not None:
                     yield AccuracyComparison(
                         task, one.id, reference.id, against, margin, verdict="not comparable", reason=obstacle

@@ -30,6 +30,7 @@ class _Measured:
     block: int
     replica: int
     requests: Requests
+    schedule_sha256: str | None
 
 
 def cell_result(plan: Mapping[str, Any], load: str, launches: Sequence[LaunchRecord]) -> CellResult:
@@ -54,10 +55,12 @@ def cell_result(plan: Mapping[str, Any], load: str, launches: Sequence[LaunchRec
         elif requests is not None:
             if state == "client-bound":
                 faults.append((state, f"block {launch.block}: {reason}"))
-            good.append(_Measured(launch.block, launch.replica, requests))
+            good.append(_Measured(launch.block, launch.replica, requests, cell.facts.get("schedule_sha256")))
     if not seen and not faults:
         return CellResult(load, "failed", "no cell of it was measured")
-    statistics = tuple(LaunchStatistics(m.block, m.replica, launch_statistics(m.requests, slas)) for m in good)
+    statistics = tuple(
+        LaunchStatistics(m.block, m.replica, launch_statistics(m.requests, slas), m.schedule_sha256) for m in good
+    )
     worst = next((f for f in faults if f[0] == "failed"), faults[0] if faults else ("measured", None))
     errors: dict[str, int] = {}
     for requests in seen:

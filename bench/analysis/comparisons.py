@@ -84,7 +84,8 @@ def _tail(deployments: Sequence[DeploymentResult], load: str) -> int:
 
 def _against_engine(view: _View, base: DeploymentResult, family: Sequence[DeploymentResult]) -> Iterable[Comparison]:
     others = [d for d in family if d.id != base.id and d.cells]
-    values = _values([base, *others], view)
+    obstacles = {other.id: _obstacle(view, other, base) for other in others}
+    values = _values([base, *(other for other in others if obstacles[other.id] is None)], view)
     adjust = view.role == "primary"
     estimates = within_engine(values, base.id, families=view.loads, adjust=adjust) if len(values) else {}
     method = "log(statistic) ~ deployment + block, pooled residual, t interval, "
@@ -96,7 +97,7 @@ def _against_engine(view: _View, base: DeploymentResult, family: Sequence[Deploy
             base,
             against="engine",
             estimate=estimates.get(other.id),
-            obstacle=_obstacle(view, other, base),
+            obstacle=obstacles[other.id],
             values=values,
             method=method,
         )
@@ -160,7 +161,17 @@ def _obstacle(view: _View, other: DeploymentResult, base: DeploymentResult) -> s
     states = [one.cells[view.load].cache_state for one in (other, base)]
     if states[0] != states[1]:
         return f"the prefix cache was {states[0]} at the start, the baseline's {states[1]}"
-    return None
+    # Another model's tokenizer makes other prompts; that obstacle has a name of its own.
+    return _traffic_differs(view.load, other, base) if other.model == base.model else None
+
+
+def _traffic_differs(load: str, other: DeploymentResult, base: DeploymentResult) -> str | None:
+    """Why two deployments had other work to do: within a block all get the same schedule."""
+    sent: dict[int, set[str | None]] = {}
+    for launch in (*other.cells[load].launches, *base.cells[load].launches):
+        sent.setdefault(launch.block, set()).add(launch.schedule_sha256)
+    differing = [str(block) for block in sorted(sent) if len(sent[block]) > 1]
+    return f"traffic differs in block {', '.join(differing)} (schedule_sha256)" if differing else None
 
 
 def _comparison(

@@ -36,11 +36,15 @@ class Quantile:
 
 @dataclass(frozen=True)
 class LaunchStatistics:
-    """One launch under one load: the numbers that comparisons use (rule 13), by names of `docs/metrics.md`."""
+    """One launch under one load: the numbers that comparisons use (rule 13), by names of `docs/metrics.md`.
+
+    `schedule_sha256` is the hash of the traffic that it was sent.
+    """
 
     block: int
     replica: int
     values: dict[str, float]
+    schedule_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,70 +1,58 @@
 """Questions of known benchmarks, out of a user's folder or from the hub, as rows that the task YAMLs read."""
 
-import gzip
 import hashlib
-import json
 import random
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from harness.accuracy.task import DATA_LAYOUT, KINDS, Task, data_file
+from harness.accuracy.data_files import Row, item_name, read
+from harness.accuracy.task import KINDS, Task
 from harness.errors import ConfigError
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True)
+class Share:
+    """A block's part of a data set.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The questions, each with `item_id` and `document_id`.
+    data_set_items : int
+        Questions that the whole data set has.
+    repeated : int
+        How many of `rows` an earlier block of the run asked too, the data set being used up.
+    """
+
+    rows: list[Row]
+    data_set_items: int
+    repeated: int
 
 
-def read_rows(path: Path) -> list[Row]:
-    """JSON lines, compressed or not; an error names file and line."""
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    rows: list[Row] = []
-    number = 0
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                number += 1
-                if line.strip():
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise ValueError("not a JSON object")
-                    rows.append(row)
-    except (ValueError, OSError, EOFError) as error:
-        raise ConfigError(f"{path}, line {max(number, 1)}: {error}; {DATA_LAYOUT}") from error
-    return rows
+def questions(task: Task, *, block: int, run_seed: int) -> Share:
+    """The task's questions for one block: equal for all launches of the block.
 
-
-def questions(task: Task, seed: int) -> list[Row]:
-    """The task's questions for one block, each with `item_id` and `document_id`.
-
-    All launches of a block get the same; with consecutive seeds, blocks get neighbouring parts of one shuffled list,
-    so that they share no question before the data set is used up.
+    The whole data set is shuffled by `run_seed`, and blocks take `task.limit` questions each, one block after the
+    other, so that no question is asked in two blocks before all have been asked; then they start over.
     """
     main, examples = _load(task)
     found = [_NORMALISE[task.kind](row, examples) for row in main]
-    random.Random(f"questions/{task.kind}").shuffle(found)
-    if task.limit is None or task.limit >= len(found):
-        return found
-    start = seed * task.limit % len(found)
-    return (found + found)[start : start + task.limit]
+    random.Random(f"questions/{task.kind}/{run_seed}").shuffle(found)
+    total = len(found)
+    count = total if task.limit is None else min(task.limit, total)
+    start = block * count % total
+    repeated = min(max((block + 1) * count - total, 0), count)
+    return Share((found + found)[start : start + count], total, repeated)
 
 
 def _load(task: Task) -> tuple[list[Row], list[Row]]:
     """Questions and worked examples."""
-    kind = KINDS[task.kind]
     if task.data_dir is None:
         return _from_hub(task.kind)
-    found = []
-    for name in kind.files:
-        path = data_file(task.data_dir, name)
-        if path is None:
-            raise ConfigError(f"data_dir: {Path(task.data_dir) / name} is missing; {DATA_LAYOUT}")
-        rows = read_rows(path)
-        for number, row in enumerate(rows, start=1):
-            if missing := _FIELDS[task.kind] - row.keys():
-                raise ConfigError(f"{path}, line {number}: no field {', '.join(sorted(missing))}; {DATA_LAYOUT}")
-        if not rows:
-            raise ConfigError(f"{path} holds no items; {DATA_LAYOUT}")
-        found.append(rows)
+    try:
+        found = read(task.kind, KINDS[task.kind].files, task.data_dir)
+    except ConfigError as error:
+        raise ConfigError(f"data_dir: {error}") from error
     return found[0], found[1] if len(found) > 1 else []
 
 
@@ -96,24 +84,8 @@ def _from_hub(kind: str) -> tuple[list[Row], list[Row]]:
     return [dict(row) for row in split(hub, None, "test")], []
 
 
-_FIELDS: dict[str, set[str]] = {
-    "gsm8k": {"question", "answer"},
-    "mmlu": {"subject", "question", "choices", "answer"},
-    "boolq": {"passage", "question", "label"},
-    "humaneval": {"task_id", "prompt", "test", "entry_point"},
-}
-
-
-def _name(kind: str, row: Row) -> str:
-    """The item's own name, or one made of its content."""
-    given = row.get("id") or row.get("task_id")
-    return (
-        str(given) if given else f"{kind}/{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]}"
-    )
-
-
 def _gsm8k(row: Row, examples: list[Row]) -> Row:
-    name = _name("gsm8k", row)
+    name = item_name("gsm8k", row)
     return {
         "item_id": name,
         "document_id": name,
@@ -124,7 +96,7 @@ def _gsm8k(row: Row, examples: list[Row]) -> Row:
 
 
 def _mmlu(row: Row, examples: list[Row]) -> Row:
-    name = _name("mmlu", row)
+    name = item_name("mmlu", row)
     same = [one for one in examples if one["subject"] == row["subject"]]
     keys = ("question", "choices", "answer")
     return {
@@ -139,7 +111,7 @@ def _mmlu(row: Row, examples: list[Row]) -> Row:
 def _boolq(row: Row, examples: list[Row]) -> Row:
     passage = row["passage"]
     return {
-        "item_id": _name("boolq", row),
+        "item_id": item_name("boolq", row),
         "document_id": f"boolq/{hashlib.sha256(passage.encode()).hexdigest()[:16]}",
         "passage": passage,
         "question": row["question"].rstrip("? "),

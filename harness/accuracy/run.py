@@ -8,13 +8,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import harness
 from harness.accuracy import retrieval
 from harness.accuracy.code_execution import passes
-from harness.accuracy.datasets import questions
+from harness.accuracy.datasets import Share, questions
 from harness.accuracy.task import EXERCISES, KINDS, TASKS_DIR, Task, mode_of
 from harness.backends.interface import Backend, log_tail
 from harness.errors import ConfigError
@@ -48,6 +49,8 @@ def run_task(
     out_dir: Path,
     say: Callable[[str], None],
     record_dir: Path | None = None,
+    block: int = 0,
+    run_seed: int = 0,
 ) -> dict[str, Any]:
     """Ask the task's questions and write `results.json` and `samples.jsonl` to `out_dir`.
 
@@ -60,13 +63,17 @@ def run_task(
     context_tokens : int
         Longest sequence that the server takes.
     seed : int
-        The block's: equal seeds give equal questions.
+        The block's; generated questions are made from it, equal ones from equal seeds.
     out_dir : Path
         Folder of this task's results; its name is the task's, as in the configuration.
     say : callable
         Takes a line of progress.
     record_dir : Path, optional
         Where `harness.guard` notes the process, for the sweep of a later run.
+    block : int
+        Index of the block: which part of a data set it asks. Blocks share no question until all were asked.
+    run_seed : int
+        Equal for all launches of all blocks of a run: the order in which a data set is divided.
 
     Returns
     -------
@@ -84,7 +91,8 @@ def run_task(
     began = time.monotonic()
     name = out_dir.name
     kind, mode = KINDS[task.kind], mode_of(task, backend.reads_echo)
-    rows = _rows(task, mode, model, seed)
+    share = _share(task, mode, model, seed=seed, block=block, run_seed=run_seed)
+    rows = share.rows
     items_text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     results: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -103,7 +111,11 @@ def run_task(
         "errors": 0,
         "items": len(rows),
         "items_sha256": hashlib.sha256(items_text.encode()).hexdigest(),
+        "items_repeated": share.repeated,
+        "data_set_items": None if task.kind == "retrieval" else share.data_set_items,
+        "block": block,
         "seed": seed,
+        "run_seed": run_seed,
         "chat_template": None,
         "prompts_as_token_ids": backend.takes_token_ids,
         "num_concurrent": task.num_concurrent,
@@ -134,27 +146,27 @@ def run_task(
     return results
 
 
-def _rows(task: Task, mode: str, model: Model, seed: int) -> list[dict[str, Any]]:
+def _share(task: Task, mode: str, model: Model, *, seed: int, block: int, run_seed: int) -> Share:
     """The block's questions."""
     if task.kind == "retrieval":
         assert task.context_tokens is not None, "check_task comes first"
-        return retrieval.as_rows(
-            retrieval.items(
-                model,
-                documents=task.documents,
-                questions=task.questions,
-                context_tokens=task.context_tokens,
-                seed=seed,
-            )
+        found = retrieval.items(
+            model,
+            documents=task.documents,
+            questions=task.questions,
+            context_tokens=task.context_tokens,
+            seed=seed,
         )
-    rows = questions(task, seed)
+        return Share(retrieval.as_rows(found), len(found), repeated=0)
+    share = questions(task, block=block, run_seed=run_seed)
+    rows = share.rows
     if len(KINDS[task.kind].modes) > 1:
         rows = [{**row, "item_id": f"{row['item_id']}#{mode}"} for row in rows]
     if len({row["item_id"] for row in rows}) != len(rows):
         raise ConfigError(
             f"data_dir: item ids of {task.kind} are not unique in {task.data_dir or KINDS[task.kind].hub}"
         )
-    return rows
+    return replace(share, rows=rows)
 
 
 def _ask(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.accuracy.data_files import DATA_LAYOUT, read
 from harness.errors import ConfigError
 
 TASKS_DIR = Path(__file__).parent / "tasks"
@@ -71,12 +72,6 @@ EXERCISES: Mapping[str, tuple[str, ...]] = {
 }
 """Which paths of the cache a way of asking goes through. Prompt log-probabilities bypass vLLM's prefix cache."""
 
-DATA_LAYOUT = """JSON lines, one item a line, `.jsonl.gz` or plain `.jsonl`:
-  gsm8k_test, gsm8k_fewshot5   id, question, answer (its last line is "#### <number>")
-  mmlu_test, mmlu_dev          id, subject, question, choices (4 texts), answer (0-3)
-  boolq_val                    id, passage, question, label (1 = yes)
-  humaneval                    task_id, prompt, test, entry_point"""
-
 
 @dataclass
 class Task:
@@ -96,9 +91,9 @@ class Task:
     documents, questions : int
         Haystacks of `retrieval`, and questions to each.
     limit : int or None
-        Items of a launch, for kinds that have a data set; None: all.
+        Items of a block, for kinds that have a data set; None: all. Blocks divide the data set among them.
     data_dir : str or None
-        Folder with the data set (layout: `DATA_LAYOUT`); None: the hub.
+        Folder with the data set (layout: `data_files.DATA_LAYOUT`); None: the hub.
     num_concurrent : int
         Requests at a time, equal for all deployments.
     margin_pp : float
@@ -151,14 +146,10 @@ def mode_of(task: Task, reads_echo: bool) -> str:
     return next((mode for mode in modes if reads_echo or mode != "loglikelihood"), modes[0])
 
 
-def data_file(data_dir: str, name: str) -> Path | None:
-    """A file of the data folder, compressed or not; None when it isn't there."""
-    path = Path(data_dir).expanduser() / name
-    return next((found for found in (path, path.with_suffix("")) if found.is_file()), None)
-
-
 def check_task(name: str, task: Task, context_tokens: int) -> None:
     """Raise `ConfigError` when the task can't be asked on a server of `context_tokens`; asks no server.
+
+    A user's data files are read whole: what is wrong with them shows here, not after the first launch.
 
     Parameters
     ----------
@@ -186,9 +177,7 @@ def check_task(name: str, task: Task, context_tokens: int) -> None:
                 f"forbids the hub. A folder holds {', '.join(kind.files)}; {DATA_LAYOUT}"
             )
         return
-    folder = Path(task.data_dir).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"{key}.data_dir: {folder} is no folder. It must hold {', '.join(kind.files)}; {DATA_LAYOUT}")
-    for file in kind.files:
-        if data_file(task.data_dir, file) is None:
-            raise ConfigError(f"{key}.data_dir: {folder / file} is missing ({task.kind} needs it); {DATA_LAYOUT}")
+    try:
+        read(task.kind, kind.files, task.data_dir)
+    except ConfigError as error:
+        raise ConfigError(f"{key}.data_dir: {error}") from error

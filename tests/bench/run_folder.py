@@ -125,6 +125,9 @@ class LaunchSpec:
     items: list[dict[str, Any]] | None = None
     client: dict[str, Any] = field(default_factory=dict)
     cache_state: str = "cold"
+    schedule_sha256: str | None = None
+    items_sha256: str | None = None
+    mode: str = "generation"
     kv_cache_usage: tuple[float, ...] = (0.2, 0.9, 0.4)
 
 
@@ -269,7 +272,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
             "working_set_over_pool": 1.5,
             "client": {"cpu_s": 1.0, "wall_s": 10.0, "exit_code": 0, **spec.client},
             "clock": clock,
-            "schedule_sha256": f"{block}" * 64,
+            "schedule_sha256": spec.schedule_sha256 or f"{block}" * 64,
         },
     )
     if spec.rows is not None:
@@ -282,6 +285,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
         score = sum(item["score"] for item in spec.items) / len(spec.items)
         results = {"task": "retrieval", "metric": "exact", "n": len(spec.items), "score": score, "chance": 0.0}
         more = {"schema_version": 1, "exercises": ["decode"], "state": "measured", "reason": None}
+        more |= {"mode": spec.mode, "items_sha256": spec.items_sha256 or f"{block}" * 64}
         _json(folder / "accuracy" / "retrieval" / "results.json", {**results, **more})
         lines = "".join(json.dumps(item) + "\n" for item in spec.items)
         (folder / "accuracy" / "retrieval" / "samples.jsonl").write_text(lines)

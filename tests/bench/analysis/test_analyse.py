@@ -273,3 +273,14 @@ def test_an_unknown_version_is_refused(tmp_path: Path, version: int | None) -> N
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KVMarkError, match="holds no run"):
         analyse(tmp_path)
+
+
+def test_a_cell_that_was_sent_other_traffic_is_compared_with_nothing(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    launches[1, FP8, 1] = spec(1, ttft_ms=260, schedule_sha256="e" * 64)
+    analysis = analyse(build(tmp_path, the_plan, launches))
+    assert analysis.deployment(FP8).state == "measured"
+    for one in (*analysis.compared(FP8, "engine"), *analysis.compared(FP8, "common")):
+        assert one.verdict == "not comparable" and one.effect_pct is None
+        assert one.reason == "traffic differs in block 1 (schedule_sha256)"
+    assert all(one.verdict != "not comparable" for one in analysis.compared(Q8, "engine"))

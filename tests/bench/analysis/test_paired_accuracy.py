@@ -1,10 +1,16 @@
 """Paired accuracy: intervals by hand, non-inferiority, and silence near chance."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import optimize
 
 from bench.analysis.accuracy import Scores, compare_task, near_chance, paired_interval, tango
+from bench.analysis.assemble import analyse
+from bench.analysis.result import AccuracyComparison
+from tests.bench.run_folder import build
+from tests.bench.runs import BASE, FP8, five, spec
 
 
 def answers(rights: list[int], per_document: int = 1, blocks: int = 3) -> Scores:
@@ -91,3 +97,25 @@ def test_only_questions_that_both_answered_are_paired() -> None:
         del mine[key]
     assert compare(mine, theirs).n == 40
     assert compare({}, theirs).verdict == "not comparable"
+
+
+def fp8_against_its_baseline(tmp_path: Path, **other_items: str) -> AccuracyComparison:
+    """A run whose fp8 launches asked, in block 1, what `other_items` says."""
+    the_plan, launches = five()
+    launches[1, FP8, 1] = spec(1, **other_items)
+    found = analyse(build(tmp_path, the_plan, launches)).accuracy
+    return next(one for one in found if (one.deployment, one.baseline, one.against) == (FP8, BASE, "engine"))
+
+
+def test_other_questions_under_the_same_names_are_never_paired(tmp_path: Path) -> None:
+    sound = fp8_against_its_baseline(tmp_path / "same")
+    assert sound.n == 48 and sound.verdict != "not comparable"
+    spoiled = fp8_against_its_baseline(tmp_path / "other", items_sha256="e" * 64)
+    assert (spoiled.verdict, spoiled.n, spoiled.difference_pp) == ("not comparable", 0, None)
+    assert spoiled.reason == "the questions differ from the baseline's in block 1 (items_sha256)"
+
+
+def test_questions_asked_in_another_way_say_so(tmp_path: Path) -> None:
+    other = fp8_against_its_baseline(tmp_path, items_sha256="e" * 64, mode="loglikelihood")
+    assert other.verdict == "not comparable"
+    assert other.reason.endswith("in block 1 (asked by loglikelihood, the baseline by generation)")

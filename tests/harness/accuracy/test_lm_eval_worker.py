@@ -20,7 +20,7 @@ def ask(server: MimicServer, model: Model, data_dir: Path, tmp_path: Path) -> An
         if kind == "retrieval":
             rows = as_rows(items(model, documents=3, questions=6, context_tokens=500, seed=2))
         else:
-            rows = questions(Task(kind=kind, data_dir=str(data_dir)), 0)
+            rows = questions(Task(kind=kind, data_dir=str(data_dir)), block=0, run_seed=0).rows
         (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         job = {
             "task_yaml": str(TASKS_DIR / f"{KINDS[kind].modes[mode]}.yaml"),

@@ -15,7 +15,7 @@ DATA_DIR = os.environ.get("KVMARK_TEST_DATA")
 def test_real_files_are_read_whole(kind: str) -> None:
     task = Task(kind=kind, data_dir=DATA_DIR)
     check_task(kind, task, context_tokens=2048)
-    rows = questions(task, seed=0)
+    rows = questions(task, block=0, run_seed=0).rows
     assert len(rows) == {"gsm8k": 1319, "mmlu": 14042, "boolq": 3270, "humaneval": 164}[kind]
     assert len({row["item_id"] for row in rows}) == len(rows)
     if kind in ("gsm8k", "mmlu"):

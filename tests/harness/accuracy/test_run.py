@@ -32,6 +32,8 @@ def ran(
         seed=more.get("seed", 1),
         out_dir=out_dir,
         say=lambda text: None,
+        block=more.get("block", 0),
+        run_seed=more.get("run_seed", 0),
     )
     assert results == json.loads((out_dir / "results.json").read_text())
     return results
@@ -60,6 +62,22 @@ def test_nothing_is_truncated_beyond_lm_evals_own_limit(server: MimicServer, mod
     results = ran(server, model, tmp_path / "long", long, "sound+long")
     assert {one["body"]["prompt"] for one in server.seen("sound+long")} == {3000}
     assert (results["score"], results["prompt_tokens"]) == (1.0, {"min": 3000, "max": 3000})
+
+
+def test_blocks_ask_other_items_and_the_results_say_when_they_start_over(
+    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path
+) -> None:
+    # Unrelated block seeds, as in a run; llama.cpp has no `echo`, so that nothing is asked here: the items are enough.
+    halves = Task(kind="boolq", data_dir=str(data_dir), mode="loglikelihood", limit=6)
+    ran_as = [
+        ran(server, model, tmp_path / str(block), halves, engine="llama-cpp", block=block, seed=seed, run_seed=3)
+        for block, seed in ((0, 4_000_000_000), (1, 17), (2, 5), (0, 1))
+    ]
+    hashes = [one["items_sha256"] for one in ran_as]
+    assert hashes[0] == hashes[2] == hashes[3] != hashes[1], "of a data set the block decides, not its seed"
+    kept = ("block", "run_seed", "items", "items_repeated", "data_set_items")
+    assert [ran_as[2][key] for key in kept] == [2, 3, 6, 6, 12]
+    assert [one["items_repeated"] for one in ran_as[:2]] == [0, 0]
 
 
 def test_a_server_without_echo_is_unsupported_not_scored(

@@ -1,11 +1,15 @@
 import gzip
+import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from harness.accuracy import data_files
 from harness.accuracy.datasets import questions
-from harness.accuracy.task import KINDS, TASKS_DIR, Task, check_task, data_file, mode_of
+from harness.accuracy.task import KINDS, TASKS_DIR, Task, check_task, mode_of
 from harness.errors import ConfigError
 
 DATA_KINDS = [name for name, kind in KINDS.items() if kind.files]
@@ -68,32 +72,94 @@ def test_an_engine_without_echo_is_asked_to_generate() -> None:
 
 
 @pytest.mark.parametrize("kind", DATA_KINDS)
-def test_blocks_share_no_question_until_the_data_set_is_used_up(data_dir: Path, kind: str) -> None:
-    task = Task(kind=kind, data_dir=str(data_dir), limit=2)
-    blocks = [{row["item_id"] for row in questions(task, seed)} for seed in (10, 11)]
-    assert all(len(block) == 2 for block in blocks)
-    assert not blocks[0] & blocks[1]
-    assert questions(task, 10) == questions(task, 10)
+def test_blocks_divide_the_data_set_and_share_nothing_until_it_is_used_up(data_dir: Path, kind: str) -> None:
+    size = 4 if kind == "humaneval" else 12
+    task = Task(kind=kind, data_dir=str(data_dir), limit=size // 2)
+    shares = [questions(task, block=block, run_seed=7) for block in range(3)]
+    names = [[row["item_id"] for row in share.rows] for share in shares]
+    assert len({*names[0], *names[1]}) == size == shares[0].data_set_items
+    assert names[2] == names[0], "then they start over"
+    assert [share.repeated for share in shares] == [0, 0, size // 2]
+    assert questions(task, block=0, run_seed=7) == shares[0], "equal for all launches of a block"
+
+
+def test_a_block_that_only_partly_starts_over_says_how_far(data_dir: Path) -> None:
+    task = Task(kind="boolq", data_dir=str(data_dir), limit=5)
+    shares = [questions(task, block=block, run_seed=0) for block in range(4)]
+    assert [share.repeated for share in shares] == [0, 0, 3, 5]
+    assert all(len({row["item_id"] for row in share.rows}) == 5 for share in shares)
+    whole = Task(kind="boolq", data_dir=str(data_dir), limit=100)
+    assert [questions(whole, block=block, run_seed=0).repeated for block in (0, 1)] == [0, 12]
+
+
+def test_the_order_is_the_runs(data_dir: Path) -> None:
+    task = Task(kind="mmlu", data_dir=str(data_dir))
+    one, other = ([row["item_id"] for row in questions(task, block=0, run_seed=seed).rows] for seed in (1, 2))
+    assert sorted(one) == sorted(other) and one != other
 
 
 def test_compressed_files_are_read_the_same(data_dir: Path, tmp_path: Path) -> None:
-    plain = data_file(str(data_dir), "humaneval.jsonl.gz")
+    plain = data_files.find(str(data_dir), "humaneval.jsonl.gz")
     assert plain is not None and plain.suffix == ".jsonl"
     (tmp_path / "humaneval.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    compressed = Task(kind="humaneval", data_dir=str(tmp_path))
-    assert questions(compressed, 0) == questions(Task(kind="humaneval", data_dir=str(data_dir)), 0)
+    folders = (str(tmp_path), str(data_dir))
+    compressed, same = (questions(Task(kind="humaneval", data_dir=folder), block=0, run_seed=0) for folder in folders)
+    assert compressed == same
+
+
+GOOD = '{"id": "b/0", "passage": "P.", "question": "q", "label": 1}\n'
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [('{"id": "x"}\n', "line 1: no field"), ('{"a": 1}\n\nnonsense\n', "line 3"), ("", "holds no items")],
+    [
+        ('{"id": "x"}\n', "line 1: no field passage"),
+        (GOOD + "\n\nnonsense\n", "line 4: "),
+        (GOOD + "[]\n", "line 2: not a JSON object"),
+        ("", "holds no items"),
+        (GOOD + GOOD, "line 2: id b/0 stands in line 1 already"),
+        (GOOD.replace("1}", '"yes"}'), 'line 1: label must be 0 or 1, not "yes"'),
+        (GOOD + "\n" + GOOD.replace("b/0", "b/1").replace('"q"', "null"), "line 3: question must be a text"),
+    ],
 )
-def test_a_spoiled_file_is_named_with_its_line(tmp_path: Path, content: str, says: str) -> None:
+def test_a_spoiled_file_is_refused_before_any_launch_with_file_and_line(
+    tmp_path: Path, content: str, says: str
+) -> None:
     (tmp_path / "boolq_val.jsonl").write_text(content)
-    with pytest.raises(ConfigError, match=says):
-        questions(Task(kind="boolq", data_dir=str(tmp_path)), 0)
+    with pytest.raises(ConfigError) as caught:
+        check_task("mine", Task(kind="boolq", data_dir=str(tmp_path)), context_tokens=2048)
+    for part in ("accuracy.mine.data_dir", str(tmp_path / "boolq_val.jsonl"), says):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "spoil", "says"),
+    [
+        ("gsm8k", "gsm8k_fewshot5", {"answer": "one"}, 'answer must be a text that ends in "#### <number>"'),
+        ("mmlu", "mmlu_test", {"answer": 4}, "answer must be 0, 1, 2 or 3, not 4"),
+        ("mmlu", "mmlu_dev", {"choices": ["a"]}, "choices must be a list of 4 texts"),
+        ("humaneval", "humaneval", {"test": ""}, "test must be a text that isn't empty"),
+    ],
+)
+def test_every_file_of_a_kind_is_checked_by_value(
+    data_dir: Path, tmp_path: Path, kind: str, file: str, spoil: dict[str, object], says: str
+) -> None:
+    shutil.copytree(data_dir, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / f"{file}.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([*others, json.dumps(json.loads(first) | spoil)]))
+    with pytest.raises(ConfigError, match=re.escape(f"{path}, line {len(others) + 1}: {says}")):
+        check_task("t", Task(kind=kind, data_dir=str(tmp_path)), context_tokens=2048)
+
+
+def test_an_item_without_an_id_is_named_by_its_content(tmp_path: Path) -> None:
+    nameless = GOOD.replace('"id": "b/0", ', "")
+    (tmp_path / "boolq_val.jsonl").write_text(nameless + nameless.replace("P.", "Q."))
+    task = Task(kind="boolq", data_dir=str(tmp_path))
+    check_task("t", task, context_tokens=2048)
+    assert len({row["item_id"] for row in questions(task, block=0, run_seed=0).rows}) == 2
 
 
 def test_questions_on_one_passage_share_their_document(data_dir: Path) -> None:
-    rows = questions(Task(kind="boolq", data_dir=str(data_dir)), 0)
+    rows = questions(Task(kind="boolq", data_dir=str(data_dir)), block=0, run_seed=0).rows
     assert len({row["document_id"] for row in rows}) == 6
