@@ -447,7 +447,7 @@ def _predictions(analysis: Analysis) -> Iterable[Row]:
         yield {
             "deployment": d.label,
             "KV bytes/token predicted": form.number(estimate.get("kv_bytes_per_token"), 5),
-            "engine's own": form.number(d.memory.kv_bytes_per_token, 5),
+            "KV bytes/token": form.number(d.memory.kv_bytes_per_token, 5),
             "capacity predicted": form.tokens(estimate.get("capacity_tokens")),
             "capacity": form.tokens(d.memory.capacity_tokens),
             "seconds a launch predicted": form.number(estimate.get("total_s")),

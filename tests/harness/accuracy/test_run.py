@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -118,3 +119,13 @@ def test_code_is_kept_and_scored_only_when_allowed(
     assert all("return a + b" in sample["answer"] for sample in samples_of(tmp_path / "humaneval"))
     allowed = Task(kind="humaneval", data_dir=str(data_dir), allow_code_execution=True)
     assert ran(server, model, tmp_path / "allowed", allowed)["score"] == 0.5
+
+
+def test_every_key_that_is_written_is_described(
+    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path
+) -> None:
+    boolq = Task(kind="boolq", data_dir=str(data_dir), limit=2)
+    results = ran(server, model, tmp_path / "boolq", boolq)
+    described = (Path(__file__).parents[3] / "docs" / "results.md").read_text().partition("## accuracy/")[2]
+    for key in (*results, *samples_of(tmp_path / "boolq")[0]):
+        assert re.search(rf"\b{key}\b", described), f"docs/results.md says nothing of {key}"
