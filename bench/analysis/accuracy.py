@@ -87,9 +87,15 @@ def task_score(launches: Sequence[LaunchRecord], task: str) -> AccuracyScore:
         metric=str(facts.get("metric") or "score"),
         n=len(items),
         score=float(np.mean([score for score, _ in items.values()])) if items else None,
-        chance=None if facts.get("chance") is None else float(facts["chance"]),
+        chance=_chance(list(scored(launches, task).values())),
         exercises=(exercises,) if isinstance(exercises, str) else tuple(map(str, exercises)),
     )
+
+
+def _chance(records: Sequence[TaskRecord]) -> float | None:
+    """Chance over blocks, which ask different items: their mean, by items; no less than one constant answer to all."""
+    known = [(float(r.facts["chance"]), len(r.samples)) for r in records if r.facts.get("chance") is not None]
+    return sum(chance * items for chance, items in known) / sum(items for _, items in known) if known else None
 
 
 def accuracy_comparisons(run: RunRecord, deployments: Sequence[DeploymentResult]) -> Iterable[AccuracyComparison]:

@@ -128,6 +128,7 @@ class LaunchSpec:
     schedule_sha256: str | None = None
     items_sha256: str | None = None
     mode: str = "generation"
+    chance: float = 0.0
     kv_cache_usage: tuple[float, ...] = (0.2, 0.9, 0.4)
 
 
@@ -283,7 +284,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
     pq.write_table(pa.table(readings), folder / "telemetry.parquet")
     if spec.items is not None:
         score = sum(item["score"] for item in spec.items) / len(spec.items)
-        results = {"task": "retrieval", "metric": "exact", "n": len(spec.items), "score": score, "chance": 0.0}
+        results = {"task": "retrieval", "metric": "exact", "n": len(spec.items), "score": score, "chance": spec.chance}
         more = {"schema_version": 1, "exercises": ["decode"], "state": "measured", "reason": None}
         more |= {"mode": spec.mode, "items_sha256": spec.items_sha256 or f"{block}" * 64}
         _json(folder / "accuracy" / "retrieval" / "results.json", {**results, **more})

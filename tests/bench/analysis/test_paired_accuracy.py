@@ -119,3 +119,10 @@ def test_questions_asked_in_another_way_say_so(tmp_path: Path) -> None:
     other = fp8_against_its_baseline(tmp_path, items_sha256="e" * 64, mode="loglikelihood")
     assert other.verdict == "not comparable"
     assert other.reason.endswith("in block 1 (asked by loglikelihood, the baseline by generation)")
+
+
+def test_chance_is_that_of_all_blocks(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block, chance in enumerate((0.25, 0.5, 0.75)):
+        launches[block, BASE, 1] = spec(block, chance=chance)
+    assert analyse(build(tmp_path, the_plan, launches)).deployment(BASE).accuracy["retrieval"].chance == 0.5
