@@ -25,6 +25,7 @@ from bench.config import SCENARIOS, Config, compose_config, register_schema, typ
 from bench.overrides import name_the_backend, normalise, scenario_name, splits_backend_keys
 from bench.plan import Plan, make_plan, plan_record, read_plan
 from bench.plan_view import print_plan
+from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
 from bench.report import render_terminal, write
 from bench.run import Prepared, exclusive_node, prepare, run_block
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
@@ -134,25 +135,33 @@ def resolve(arguments: list[str]) -> tuple[list[str], Config]:
     """
     user = normalise(arguments)
     later, first = splits_backend_keys(user)
-    named = [*first, f"scenario_name={scenario_name(user)}"]
-    composed = compose_config(named)
-    later = name_the_backend(later, [str(name) for name in composed.backend])
+    scenario = scenario_name(user)
+    named = [*first, f"scenario_name={scenario}"]
     devices = gpus()
-    preset = [
-        *(composed.scenario.on_gpu if devices else ()),
-        *(composed.scenario.on_high_precision if composed.precision == "high" else ()),
-    ]
+    preset = presets(compose_config([text for text in named if _says_presets(text)]), scenario, bool(devices))
+    selected = [*choices_of(preset, named), *named]
+    composed = compose_config(selected)
+    later = name_the_backend(later, [str(name) for name in composed.backend])
     if "auto" in composed.model:
         chosen = _choose_model(composed, [gpu["memory_bytes"] for gpu in devices])
         models = ",".join(dict.fromkeys(chosen if name == "auto" else str(name) for name in composed.model))
         later = [*later, f"model=[{models}]"]
-    overrides = [*preset, *named, *later]
-    return overrides, typed(compose_config(overrides))
+    preset = values_of(preset, composed)
+    config = typed(compose_config([*preset, *selected, *later]))
+    fitting = fitted_to_context(preset, config)
+    overrides = [*fitting, *selected, *later]
+    return overrides, config if fitting == preset else typed(compose_config(overrides))
+
+
+def _says_presets(override: str) -> bool:
+    key = key_of(override)
+    return key in ("scenario", "precision") or key.startswith("scenario.on_")
 
 
 def _choose_model(composed: DictConfig, gpu_memory_bytes: list[int]) -> str:
     auto: ModelSpec = OmegaConf.to_object(composed.model.auto)  # type: ignore[assignment]
-    return choose_auto({"auto": auto}, gpu_memory_bytes, len(gpu_memory_bytes))
+    spread = 1 << max(0, len(gpu_memory_bytes).bit_length() - 1)  # a server spreads over a power of two
+    return choose_auto({"auto": auto}, gpu_memory_bytes, spread)
 
 
 class Abort(BaseException):

@@ -11,8 +11,11 @@ from statistics import median
 from harness.cache import cache_dir
 from harness.errors import StorageError
 from harness.files import read_json, write_json
+from harness.telemetry import gpus
 
 PHASES = ("output_check", "load", "accuracy")
+VERSION = 2
+"""Of the stored file; what another version learned is not read."""
 _KEPT = 9
 """Newest launches whose times are remembered; their median counts, so that one disturbed launch changes little."""
 _FACTOR_MAX = 8.0
@@ -47,7 +50,7 @@ class EngineSpeed:
 
 @dataclass(frozen=True)
 class Noise:
-    """Launch-to-launch standard deviation of the log of the primary metrics."""
+    """Launch-to-launch standard deviation of the log of the primary metrics; assumed until a run has measured it."""
 
     throughput: float = 0.03
     latency: float = 0.06
@@ -59,6 +62,14 @@ DEFAULTS = {
     "llama-cpp": EngineSpeed(start_s=1, prefill_tokens_per_s=190, decode_tokens_per_s=45, request_s=0.05),
 }
 _UNKNOWN = EngineSpeed(start_s=90, prefill_tokens_per_s=1000, decode_tokens_per_s=60, request_s=0.15)
+_ON_GPU = EngineSpeed(
+    start_s=120,
+    prefill_tokens_per_s=15_000,
+    decode_tokens_per_s=1_000,
+    request_s=0.03,
+    reference_parameters=8_000_000_000,
+)
+"""The order of magnitude of one data-centre GPU with a few requests in flight, until the first launch is measured."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +79,10 @@ class Calibration:
     engines: dict[str, EngineSpeed]
     noise: Noise
 
-    def engine(self, backend: str, strategy: str) -> EngineSpeed:
+    def engine(self, backend: str, strategy: str, on_gpu: bool = False) -> EngineSpeed:
         """Speed of an engine with a strategy: a quantised cache may compute at half the rate of a 16-bit one."""
-        return self.engines.get(f"{backend}+{strategy}") or DEFAULTS.get(backend, _UNKNOWN)
+        default = _ON_GPU if on_gpu else DEFAULTS.get(backend, _UNKNOWN)
+        return self.engines.get(f"{backend}+{strategy}") or default
 
 
 def load(hardware_sha256: str) -> Calibration:
@@ -79,20 +91,31 @@ def load(hardware_sha256: str) -> Calibration:
     if not path.exists():
         return Calibration({}, Noise())
     stored = read_json(path)
+    if stored.get("version") != VERSION:
+        return Calibration({}, Noise())
     engines = {name: EngineSpeed(**speed) for name, speed in stored["engines"].items()}
     return Calibration(engines, Noise(**stored["noise"]))
 
 
 def learn_launch(
-    hardware_sha256: str, backend: str, strategy: str, seconds: dict[str, float], estimated: dict[str, float]
+    hardware_sha256: str, backend: str, strategy: str, seconds: dict[str, float], counted_s: dict[str, float]
 ) -> None:
-    """Remember one finished launch's phase times, measured beside estimated."""
+    """Remember one finished launch's phase times.
+
+    Parameters
+    ----------
+    seconds : dict
+        Measured seconds of each phase.
+    counted_s : dict
+        `LaunchEstimate.counted_s`: the plan's seconds *before* any learned factor, so that what was learned once is
+        never multiplied into what is learned next.
+    """
     known = load(hardware_sha256)
-    speed = known.engine(backend, strategy)
+    speed = known.engine(backend, strategy, bool(gpus()))
     seen = {phase: list(values) for phase, values in speed.seen.items()}
     for phase in PHASES:
-        if seconds.get(phase) and estimated.get(phase):
-            ratio = speed.factor(phase) * seconds[phase] / estimated[phase]
+        if seconds.get(phase) and counted_s.get(phase):
+            ratio = seconds[phase] / counted_s[phase]
             seen[phase] = [*seen.get(phase, []), min(ratio, _FACTOR_MAX)][-_KEPT:]
     if seconds.get("start"):
         seen["start"] = [*seen.get("start", []), seconds["start"]][-_KEPT:]
@@ -102,7 +125,9 @@ def learn_launch(
 
 
 def learn_noise(hardware_sha256: str, throughput: float | None, latency: float | None) -> None:
-    """Keep the residual standard deviations of a finished run."""
+    """Keep the launch-to-launch standard deviations of a finished run, as shares; None: not measured in that run."""
+    if throughput is None and latency is None:
+        return
     known = load(hardware_sha256)
     noise = replace(
         known.noise,
@@ -115,7 +140,7 @@ def learn_noise(hardware_sha256: str, throughput: float | None, latency: float |
 
 def _store(hardware_sha256: str, calibration: Calibration) -> None:
     try:
-        write_json(_path(hardware_sha256), asdict(calibration))
+        write_json(_path(hardware_sha256), {"version": VERSION, **asdict(calibration)})
     except StorageError:
         return  # an estimate not kept costs the next plan's precision, never this run
 

@@ -6,7 +6,7 @@ The plan is computed before anything is launched, from the configuration alone; 
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,16 +14,18 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from bench.analysis.compare import smallest_effect
-from bench.calibration import Calibration
+from bench.calibration import Calibration, Noise
 from bench.config import Config, Scenario
+from bench.plan_memory import Memory, fitted, weight_bytes
 from harness.accuracy.task import Task, check_task
 from harness.backends import backend_class
 from harness.backends.interface import Backend
 from harness.errors import ConfigError, Unsupported
 from harness.files import read_json
 from harness.model import ModelShape
-from harness.models import known_shape
+from harness.models import ModelSpec, known_shape
 from harness.settings import Settings
+from harness.telemetry.hardware import memory_limit_bytes
 from harness.traffic.load import Load
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ _DATA_SET_ITEMS, _DATA_SET_PROMPT_TOKENS = 1000, 700
 BLOCK_TOKENS = 128
 """The KV pool is a multiple of this, so that a block-based engine loses nothing to rounding; one block more than the
 longest sequence needs is the engine's own."""
+SUPPORTED, UNSUPPORTED = "supported", "unsupported"
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,19 @@ class SupportEntry:
 
 @dataclass(frozen=True)
 class LaunchEstimate:
-    """Predicted seconds a phase, and memory, of one launch of a deployment."""
+    """Predicted seconds a phase, and memory, of one launch of a deployment.
+
+    Attributes
+    ----------
+    seconds : dict
+        Of each phase, with the factors that this host's earlier launches taught.
+    counted_s : dict
+        Of the phases that have such a factor, the seconds without it.
+    """
 
     deployment: str
     seconds: dict[str, float]
+    counted_s: dict[str, float]
     kv_bytes_per_token: float
     capacity_tokens: int | None
     pool_bytes: int | None
@@ -97,10 +109,15 @@ class LaunchEstimate:
     def total_s(self) -> float:
         return sum(self.seconds.values())
 
+    @property
+    def working_set_over_pool(self) -> float | None:
+        """Tokens wanted at once ÷ tokens that the pool holds; None where the engine chooses the pool."""
+        return self.working_set_tokens / self.capacity_tokens if self.capacity_tokens else None
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do. `settings` is per model, with the KV budget filled in."""
+    """What a run will do. `settings` is per model that fits the machine, KV budget and device count filled in."""
 
     scenario: str
     baseline: Deployment
@@ -115,6 +132,7 @@ class Plan:
     dropped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     smallest_effect: dict[str, float | None] = field(default_factory=dict)
+    noise: Noise = field(default_factory=Noise)
 
     def launches(self, block: int, seed: int) -> list[PlannedLaunch]:
         """The block's launches in their seeded random order; checks only in the first block."""
@@ -148,7 +166,9 @@ class Plan:
         return sum(self.estimates[p.deployment.id].total_s for b in range(self.blocks) for p in self.launches(b, 0))
 
 
-def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[int]) -> Plan:
+def make_plan(
+    config: Config, calibration: Calibration, gpu_memory_bytes: list[int], host_memory_bytes: int | None = None
+) -> Plan:
     """Validate every combination and lay out the run; raises `ConfigError` naming what is wrong and what is allowed."""
     _need_axes(config)
     shaped = {name: replace(spec, shape=known_shape(name, spec)) for name, spec in config.model.items()}
@@ -158,17 +178,18 @@ def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[i
     for name, task in config.accuracy.items():
         check_task(name, task, scenario.settings.context_tokens)
     baseline_strategy = _baseline_strategy(config)
-    settings = {name: _settings(config, name, spec.shape, gpu_memory_bytes) for name, spec in config.model.items()}
-    support = _support(config, backends, settings)
-    deployments = tuple(Deployment(e.backend, e.model, e.strategy) for e in support if e.state == "ok")
+    memory = Memory(tuple(gpu_memory_bytes), host_memory_bytes or memory_limit_bytes())
+    settings, too_large = _settings_by_model(config, memory)
+    support = _support(config, backends, settings, too_large)
+    deployments = tuple(Deployment(e.backend, e.model, e.strategy) for e in support if e.state == SUPPORTED)
     _need_each_strategy(config, support)
-    _need_baselines(config, support, baseline_strategy)
-    first_model = next(iter(config.model))
-    baseline = Deployment(_baseline_backend(config), first_model, baseline_strategy)
-    estimates = {
-        d.id: _estimate(d, config, backends[d.backend], settings[d.model], config.load, calibration)
-        for d in deployments
-    }
+    _need_baselines(support, baseline_strategy)
+    baseline = _baseline(config, deployments, support, baseline_strategy)
+
+    def estimate(loads: Mapping[str, Load], d: Deployment) -> LaunchEstimate:
+        return _estimate(d, config, backends[d.backend], settings[d.model], loads, calibration, bool(gpu_memory_bytes))
+
+    estimates = {d.id: estimate(config.load, d) for d in deployments}
     check_only = _named(scenario.check_only, deployments, "check_only")
     if baseline.id in check_only:
         raise ConfigError("scenario.check_only: the baseline can't be check-only")
@@ -183,14 +204,12 @@ def make_plan(config: Config, calibration: Calibration, gpu_memory_bytes: list[i
         settings=settings,
         support=support,
         estimates=_check_only_estimates(estimates, check_only),
+        noise=calibration.noise,
     )
-    plan = _within_budget(
-        plan,
-        scenario,
-        config,
-        lambda loads, d: _estimate(d, config, backends[d.backend], settings[d.model], loads, calibration),
+    plan = _within_budget(plan, scenario, config, estimate)
+    return replace(
+        plan, notes=(*plan.notes, *_pool_notes(plan)), smallest_effect=_smallest_effect(plan, config, calibration)
     )
-    return replace(plan, smallest_effect=_smallest_effect(plan, config, calibration))
 
 
 def _need_axes(config: Config) -> None:
@@ -199,11 +218,16 @@ def _need_axes(config: Config) -> None:
             raise ConfigError(f"{axis}: nothing is selected; write {axis}=[name,…]")
 
 
-def _baseline_backend(config: Config) -> str:
+def _baseline(
+    config: Config, deployments: tuple[Deployment, ...], support: tuple[SupportEntry, ...], strategy: str
+) -> Deployment:
+    """The common baseline: on the wanted backend, else on the first one that can run it."""
     wanted = config.scenario.baseline.backend
-    if wanted is None or wanted not in config.backend:
-        return next(iter(config.backend))
-    return wanted
+    for deployment in deployments:
+        if deployment.strategy == strategy and (wanted not in config.backend or deployment.backend == wanted):
+            return deployment
+    reasons = [f"{e.model}: {e.reason}" for e in support if (e.backend, e.strategy) == (wanted, strategy)]
+    raise ConfigError(f"scenario.baseline.backend={wanted} can't run the 16-bit baseline. {'; '.join(reasons)}")
 
 
 def _baseline_strategy(config: Config) -> str:
@@ -217,7 +241,20 @@ def _baseline_strategy(config: Config) -> str:
     return wanted if wanted in plain else plain[0]
 
 
-def _settings(config: Config, model: str, shape: ModelShape, gpu_memory_bytes: list[int]) -> Settings:
+def _settings_by_model(config: Config, memory: Memory) -> tuple[dict[str, Settings], dict[str, str]]:
+    """The scenario's settings for each model that fits the machine; of each other one, the reason why it doesn't."""
+    settings, too_large = {}, {}
+    for name, spec in config.model.items():
+        try:
+            settings[name] = _settings(config, name, spec.shape, memory)
+        except Unsupported as error:
+            too_large[name] = str(error)
+    if not settings:
+        raise ConfigError(f"no selected model fits this machine. {'; '.join(too_large.values())}")
+    return settings, too_large
+
+
+def _settings(config: Config, model: str, shape: ModelShape, memory: Memory) -> Settings:
     """The scenario's settings for one model, its KV budget and device count filled in."""
     settings = config.scenario.settings
     where = f"scenario.settings.context_tokens={settings.context_tokens}"
@@ -230,23 +267,13 @@ def _settings(config: Config, model: str, shape: ModelShape, gpu_memory_bytes: l
         longest = max(work.input_tokens_max or 0, work.input_tokens_mean) + work.output_tokens_mean
         if longest > settings.context_tokens:
             raise ConfigError(f"scenarios/load/{name}.yaml: prompt + output of {longest} tokens don't fit {where}")
-    if settings.kv_budget_bytes is None and config.scenario.working_set_over_pool is not None:
+    least = BLOCK_TOKENS * (math.ceil(settings.context_tokens / BLOCK_TOKENS) + 1)
+    wanted = None
+    if config.scenario.working_set_over_pool is not None:
         working_set = max(_working_set_tokens(load) for load in config.load.values())
-        least = math.ceil(settings.context_tokens / BLOCK_TOKENS) + 1
-        blocks = max(least, math.floor(working_set / config.scenario.working_set_over_pool / BLOCK_TOKENS))
-        tokens = blocks * BLOCK_TOKENS
-        settings = replace(settings, kv_budget_bytes=math.ceil(tokens * shape.kv_bytes_per_token(16)))
-    if settings.tensor_parallel < 1:
-        settings = replace(settings, tensor_parallel=devices_needed(shape, gpu_memory_bytes))
-    return settings
-
-
-def devices_needed(shape: ModelShape, gpu_memory_bytes: list[int]) -> int:
-    """Fewest devices (a power of two) whose memory holds the 16-bit weights and as much KV again by a third."""
-    if not gpu_memory_bytes:
-        return 1
-    needed = 2 * shape.parameters * 4 / 3 / min(gpu_memory_bytes)
-    return int(2 ** max(0, math.ceil(math.log2(max(needed, 1)))))
+        blocks = math.floor(working_set / config.scenario.working_set_over_pool / BLOCK_TOKENS)
+        wanted = math.ceil(max(least, blocks * BLOCK_TOKENS) * shape.kv_bytes_per_token(16))
+    return fitted(model, shape, settings, wanted, math.ceil(least * shape.kv_bytes_per_token(16)), memory)
 
 
 def _working_set_tokens(load: Load) -> int:
@@ -258,34 +285,48 @@ def _working_set_tokens(load: Load) -> int:
 
 
 def _support(
-    config: Config, backends: Mapping[str, Backend], settings: Mapping[str, Settings]
+    config: Config, backends: Mapping[str, Backend], settings: Mapping[str, Settings], too_large: Mapping[str, str]
 ) -> tuple[SupportEntry, ...]:
     entries = []
     for backend_name, backend in backends.items():
         for model_name, spec in config.model.items():
             for strategy_name, strategy in config.strategy.items():
+                state, reason = SUPPORTED, None
                 try:
+                    if model_name in too_large:
+                        raise Unsupported(too_large[model_name])
+                    _need_files(backend, model_name, spec)
                     backend.check(strategy, spec.shape, settings[model_name])
-                    state, reason = "ok", None
                 except Unsupported as error:
-                    state, reason = "unsupported", str(error)
+                    state, reason = UNSUPPORTED, str(error)
                 entries.append(SupportEntry(backend_name, model_name, strategy_name, state, reason))
     return tuple(entries)
+
+
+def _need_files(backend: Backend, name: str, spec: ModelSpec) -> None:
+    """Raise `Unsupported` where the engine loads a kind of file that the model doesn't come with."""
+    if backend.needs_gguf and spec.source in ("path", "hub") and not spec.gguf:
+        raise Unsupported(
+            f"{backend.title} loads GGUF files, and {name} comes without one; name a 16-bit GGUF of the same weights: "
+            f"model.{name}.gguf=<file>"
+        )
 
 
 def _need_each_strategy(config: Config, support: tuple[SupportEntry, ...]) -> None:
     for name in config.strategy:
         mine = [entry for entry in support if entry.strategy == name]
-        if all(entry.state != "ok" for entry in mine):
+        if all(entry.state != SUPPORTED for entry in mine):
             reasons = "; ".join(f"{entry.backend}: {entry.reason}" for entry in mine)
             raise ConfigError(
                 f"strategy '{name}' (scenarios/strategy/{name}.yaml): no selected backend can do it. {reasons}"
             )
 
 
-def _need_baselines(config: Config, support: tuple[SupportEntry, ...], strategy: str) -> None:
+def _need_baselines(support: tuple[SupportEntry, ...], strategy: str) -> None:
+    """An engine that can do something on a model must do its 16-bit baseline there, else there's no effect to tell."""
+    able = {(entry.backend, entry.model) for entry in support if entry.state == SUPPORTED}
     for entry in support:
-        if entry.strategy == strategy and entry.state != "ok":
+        if entry.strategy == strategy and entry.state != SUPPORTED and (entry.backend, entry.model) in able:
             raise ConfigError(
                 f"backend '{entry.backend}' can't run its own 16-bit baseline on {entry.model}: {entry.reason}"
             )
@@ -309,10 +350,11 @@ def _estimate(
     settings: Settings,
     loads: Mapping[str, Load],
     calibration: Calibration,
+    on_gpu: bool,
 ) -> LaunchEstimate:
     spec, strategy = config.model[deployment.model], config.strategy[deployment.strategy]
-    speed = calibration.engine(deployment.backend, deployment.strategy)
-    slower = max(spec.shape.parameters, 1) / speed.reference_parameters
+    speed = calibration.engine(deployment.backend, deployment.strategy, on_gpu)
+    slower = max(spec.shape.parameters, 1) / speed.reference_parameters / (settings.tensor_parallel if on_gpu else 1)
     prefill, decode = speed.prefill_tokens_per_s / slower, speed.decode_tokens_per_s / slower
     load_s = 0.0
     for load in loads.values():
@@ -326,20 +368,17 @@ def _estimate(
     capacity = backend.capacity_tokens(strategy, spec.shape, settings)
     bytes_per_token = spec.shape.kv_bytes_per_token(backend.kv_bits_per_value(strategy))
     working_set = max(_working_set_tokens(load) for load in loads.values())
+    check_s = min(CHECK_TOKENS, settings.context_tokens) / prefill + CHECK_POSITIONS * 2 * speed.request_s
+    counted_s = {"output_check": check_s, "load": load_s, "accuracy": accuracy_s}
+    learned_s = {phase: speed.factor(phase) * seconds for phase, seconds in counted_s.items()}
     return LaunchEstimate(
         deployment=deployment.id,
-        seconds={
-            "start": speed.start_seconds(),
-            "output_check": speed.factor("output_check")
-            * (min(CHECK_TOKENS, settings.context_tokens) / prefill + CHECK_POSITIONS * 2 * speed.request_s),
-            "load": speed.factor("load") * load_s,
-            "accuracy": speed.factor("accuracy") * accuracy_s,
-            "stop": STOP_S,
-        },
+        seconds={"start": speed.start_seconds(), **learned_s, "stop": STOP_S},
+        counted_s=counted_s,
         kv_bytes_per_token=bytes_per_token,
         capacity_tokens=capacity,
         pool_bytes=None if capacity is None else math.ceil(capacity * bytes_per_token),
-        weight_bytes=2 * spec.shape.parameters,
+        weight_bytes=weight_bytes(spec.shape),
         working_set_tokens=working_set,
         working_set_bytes=working_set * bytes_per_token,
     )
@@ -357,8 +396,9 @@ def _task_size(task: Task, prefix_reuse: bool) -> tuple[int, int]:
 def _check_only_estimates(
     estimates: dict[str, LaunchEstimate], check_only: frozenset[str]
 ) -> dict[str, LaunchEstimate]:
+    none = {"load": 0.0, "accuracy": 0.0}
     return {
-        name: replace(e, seconds={**e.seconds, "load": 0.0, "accuracy": 0.0}) if name in check_only else e
+        name: replace(e, seconds=e.seconds | none, counted_s=e.counted_s | none) if name in check_only else e
         for name, e in estimates.items()
     }
 
@@ -369,29 +409,20 @@ def _within_budget(
     """Trim optional deployments (first to a check, then away), then requests; never A/A′, never the blocks."""
     if scenario.budget_minutes is None:
         return plan
-    budget_s = 60 * scenario.budget_minutes
-    dropped: list[str] = []
+    budget_s, asked = 60 * scenario.budget_minutes, plan
     for name in scenario.optional:
-        cut = _named([name], plan.deployments, "optional") - {plan.baseline.id} - plan.check_only
+        cut = _along_with(_named([name], plan.deployments, "optional"), plan, config) - plan.check_only
         if plan.seconds() > budget_s and cut:
-            check_only = plan.check_only | _along_with(cut, plan, config)
+            check_only = plan.check_only | cut
             plan = replace(plan, check_only=check_only, estimates=_check_only_estimates(plan.estimates, check_only))
-            dropped += [
-                f"{d}: cut to a check without load, to stay within {scenario.budget_minutes:g} minutes" for d in cut
-            ]
     for name in scenario.optional:
-        gone = _along_with(_named([name], plan.deployments, "optional") - {plan.baseline.id}, plan, config)
+        gone = _along_with(_named([name], plan.deployments, "optional"), plan, config)
         if plan.seconds() > budget_s and gone:
             plan = replace(plan, deployments=tuple(d for d in plan.deployments if d.id not in gone))
-            dropped += [f"{d}: dropped to stay within {scenario.budget_minutes:g} minutes" for d in sorted(gone)]
-    asked = plan.loads
     while plan.seconds() > budget_s and any(load.requests > MIN_REQUESTS for load in plan.loads.values()):
         loads = {name: _fewer_requests(load) for name, load in plan.loads.items()}
         fresh = {d.id: estimate(loads, d) for d in plan.deployments}
         plan = replace(plan, loads=loads, estimates={**plan.estimates, **_check_only_estimates(fresh, plan.check_only)})
-    for name, load in plan.loads.items():
-        if load.requests < asked[name].requests:
-            dropped.append(f"load {name}: {asked[name].requests} requests trimmed to {load.requests}")
     notes = plan.notes
     if plan.seconds() > budget_s:
         minutes = plan.seconds() / 60
@@ -400,19 +431,50 @@ def _within_budget(
             f"the least that this scenario can be cut to takes about {minutes:.0f} minutes, over its budget "
             f"of {scenario.budget_minutes:g}",
         )
-    return replace(plan, dropped=tuple(dropped), notes=notes)
+    return replace(plan, dropped=tuple(_dropped(asked, plan, scenario.budget_minutes)), notes=notes)
+
+
+def _dropped(asked: Plan, plan: Plan, budget_minutes: float) -> Iterator[str]:
+    """Everything that `plan` has less of than what was asked for."""
+    for deployment in asked.deployments:
+        if deployment not in plan.deployments:
+            yield f"{deployment.id}: dropped to stay within {budget_minutes:g} minutes"
+        elif deployment.id in plan.check_only - asked.check_only:
+            yield f"{deployment.id}: cut to a check without load, to stay within {budget_minutes:g} minutes"
+    for name, load in plan.loads.items():
+        if load.requests < asked.loads[name].requests:
+            yield f"load {name}: {asked.loads[name].requests} requests trimmed to {load.requests}"
 
 
 def _along_with(chosen: frozenset[str], plan: Plan, config: Config) -> frozenset[str]:
-    """`chosen`, and what is compared with them: an engine's strategies go the way of its 16-bit baseline."""
+    """`chosen`, and what is compared with them: an engine's strategies go the way of its 16-bit baseline.
+
+    The common baseline is never among them.
+    """
+    chosen -= {plan.baseline.id}
     own = {d.id: plan.engine_baseline(d, config.strategy) for d in plan.deployments}
-    return chosen | {name for name, baseline in own.items() if baseline is not None and baseline.id in chosen}
+    along = {name for name, baseline in own.items() if baseline is not None and baseline.id in chosen}
+    return (chosen | along) - {plan.baseline.id}
 
 
 def _fewer_requests(load: Load) -> Load:
     if load.requests <= MIN_REQUESTS:
         return load
     return replace(load, requests=max(MIN_REQUESTS, math.floor(load.requests * 0.9)))
+
+
+def _pool_notes(plan: Plan) -> list[str]:
+    """Where the common baseline's pool holds all that is wanted at once: a larger pool can then show no gain."""
+    notes = []
+    for d in plan.deployments:
+        ratio = plan.estimates[d.id].working_set_over_pool
+        is_baseline = (d.backend, d.strategy) == (plan.baseline.backend, plan.baseline.strategy)
+        if is_baseline and ratio is not None and ratio < 1:
+            notes.append(
+                f"{d.id}: working set ÷ pool is {ratio:.2f}; the pool doesn't bind, so only a strategy's overhead is "
+                "visible, not what the room that it saves is worth"
+            )
+    return notes
 
 
 def _smallest_effect(plan: Plan, config: Config, calibration: Calibration) -> dict[str, float | None]:
@@ -473,6 +535,7 @@ def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> 
         "dropped": list(plan.dropped),
         "notes": list(plan.notes),
         "smallest_effect": plan.smallest_effect,
+        "noise": asdict(plan.noise),
         "estimates": {name: {**asdict(e), "total_s": e.total_s} for name, e in plan.estimates.items()},
         "seconds": plan.seconds(),
         "settings": {name: asdict(settings) for name, settings in plan.settings.items()},
@@ -502,6 +565,7 @@ def read_plan(run: Path) -> Plan:
         dropped=tuple(record["dropped"]),
         notes=tuple(record["notes"]),
         smallest_effect=record["smallest_effect"],
+        noise=Noise(**record["noise"]),
     )
 
 

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.config import Config
-from bench.plan import Plan
+from bench.plan import SUPPORTED, LaunchEstimate, Plan
 from bench.progress import minutes
 
 
@@ -23,7 +23,7 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     say(f"{plan.blocks} {'block' if plan.blocks == 1 else 'blocks'} · {launches} launches · {cells} cells · {size}")
     console.print(_deployments(plan, config))
     for entry in plan.support:
-        if entry.state != "ok":
+        if entry.state != SUPPORTED:
             say(f"unsupported  {entry.backend} · {entry.model} · {entry.strategy}: {entry.reason}")
     for text in plan.dropped:
         say(f"dropped      {text}")
@@ -34,7 +34,7 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
         how = f"{arrival.concurrency} at a time" if arrival.concurrency else f"{arrival.kind} {arrival.rate_rps:g}/s"
         say(
             f"load         {name}: {load.requests} requests, {how}, "
-            f"mean {work.input_tokens_mean} in / {work.output_tokens_mean} out"
+            f"mean {work.input_tokens_mean:,} in / {work.output_tokens_mean:,} out"
         )
     for name, task in plan.tasks.items():
         say(f"accuracy     {name}, margin {task.margin_pp:g} pp")
@@ -68,11 +68,15 @@ def _deployments(plan: Plan, config: Config) -> Table:
             f"{estimate.kv_bytes_per_token:,.0f}",
             "engine's own" if estimate.pool_bytes is None else mebibytes(estimate.pool_bytes),
             "engine's own" if estimate.capacity_tokens is None else f"{estimate.capacity_tokens:,} tok",
-            "not known"
-            if not estimate.capacity_tokens
-            else f"{estimate.working_set_tokens / estimate.capacity_tokens:.2f}",
+            _working_set(estimate),
         )
     return table
+
+
+def _working_set(estimate: LaunchEstimate) -> str:
+    """How many pools the KV fills that is wanted at once: bytes per token × length × concurrency."""
+    ratio = estimate.working_set_over_pool
+    return f"{'not known' if ratio is None else f'{ratio:.2f}'} ({mebibytes(estimate.working_set_bytes)})"
 
 
 def _smallest_effect(plan: Plan) -> str:
@@ -80,7 +84,13 @@ def _smallest_effect(plan: Plan) -> str:
     throughput, latency = effect.get("throughput"), effect.get("latency")
     if throughput is None or latency is None:
         return "verdicts     none: one block gives no verdict"
-    return f"verdicts     smallest effect visible: throughput {throughput:.0f} %, TTFT P90 {latency:.0f} %"
+    noise = f"{100 * plan.noise.throughput:.0f} % and {100 * plan.noise.latency:.0f} %"
+    source = (
+        f"noise measured: {noise}"
+        if plan.noise.measured
+        else f"noise assumed: {noise}, not measured on this machine yet"
+    )
+    return f"verdicts     smallest effect visible: throughput {throughput:.0f} %, TTFT P90 {latency:.0f} % ({source})"
 
 
 def mebibytes(count: float) -> str:

@@ -141,7 +141,7 @@ def _run_launch(
     if outcome["state"] == "measured":
         estimate = plan.estimates[deployment.id]
         calibration.learn_launch(
-            hardware_sha256, deployment.backend, deployment.strategy, outcome["seconds"], estimate.seconds
+            hardware_sha256, deployment.backend, deployment.strategy, outcome["seconds"], estimate.counted_s
         )
     reason = f": {str(outcome['reason']).splitlines()[0]}" if outcome["reason"] else ""
     progress.launch_done(block, launch.name, outcome["state"] + reason)

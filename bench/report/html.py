@@ -416,7 +416,7 @@ def _not_ranked(analysis: Analysis) -> Iterable[Row]:
 def _support(row: Mapping[str, Any]) -> Row:
     names = ("backend", "model", "strategy")
     return {name: str(row[name]) for name in names if name in row} | {
-        "state": "supported" if row["state"] == "ok" else str(row["state"]),
+        "state": str(row["state"]),
         "reason": str(row.get("reason") or "–"),
     }
 

@@ -163,6 +163,8 @@ class Backend:
     reads_echo: ClassVar[bool] = False
     """Whether `/v1/completions` with `echo` returns prompt log-probabilities (log-likelihood tasks need it)."""
     takes_token_ids: ClassVar[bool] = True
+    needs_gguf: ClassVar[bool] = False
+    """Whether it loads a GGUF file only; a model that has none is unsupported."""
     health_path: ClassVar[str] = "/health"
     metrics_path: ClassVar[str | None] = "/metrics"
 

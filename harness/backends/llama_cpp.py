@@ -50,6 +50,7 @@ class LlamaCpp(Backend):
         verify=("-c", "import importlib.metadata as m, xllamacpp; print('xllamacpp', m.version('xllamacpp'))"),
     )
     reads_echo = False
+    needs_gguf = True
 
     def kv_bits_per_value(self, strategy: Strategy) -> float:
         return _kv_type(strategy)[1]

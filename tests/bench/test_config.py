@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from bench import app
 from bench import config as bench_config
 from bench.config import GROUPS, SCENARIOS, choices, compose_config, typed
-from bench.overrides import normalise
 from harness.errors import ConfigError
 
 
@@ -36,11 +36,42 @@ def test_every_file_of_every_group_composes_under_its_own_name(group: str) -> No
         assert list(selected) == [name]
 
 
-def test_on_gpu_and_on_high_precision_are_overrides_that_compose() -> None:
-    for scenario in choices("scenario"):
-        composed = compose_config([f"scenario={scenario}"])
-        for preset in (composed.scenario.on_gpu, composed.scenario.on_high_precision):
-            typed(compose_config([f"scenario={scenario}", *normalise(list(preset))]))
+@pytest.mark.parametrize("precision", ["normal", "high"])
+@pytest.mark.parametrize("devices", [[], [{"name": "GPU", "memory_bytes": 80 * 2**30}]])
+@pytest.mark.parametrize("scenario", choices("scenario"))
+def test_presets_compose_with_every_scenario(
+    scenario: str, devices: list[dict[str, object]], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "gpus", lambda: devices)
+    if (scenario, precision) == ("smoke", "high"):
+        with pytest.raises(ConfigError, match=r"precision=high.*smoke.*on_high_precision"):
+            app.resolve([f"scenario={scenario}", f"precision={precision}"])
+        return
+    _, config = app.resolve([f"scenario={scenario}", f"precision={precision}"])
+    if precision == "high":
+        assert config.scenario.blocks >= 8
+        assert all(load.requests >= 368 for load in config.load.values()), "P99 needs as many"
+
+
+@pytest.mark.parametrize("devices", [[], [{"name": "GPU", "memory_bytes": 80 * 2**30}]])
+def test_presets_of_what_is_not_selected_are_dropped(
+    devices: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "gpus", lambda: devices)
+    _, config = app.resolve(["scenario=long-context", "precision=high", "accuracy=[]", "load=short-chat-cpu"])
+    assert config.accuracy == {}
+    assert list(config.load) == ["short-chat-cpu"]
+    assert config.scenario.blocks == 8
+
+
+def test_the_users_words_win_over_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "gpus", lambda: [{"name": "GPU", "memory_bytes": 80 * 2**30}])
+    arguments = ["backend=vllm,llama-cpp", "model=smollm2-135m", "load.sharegpt-long.requests=7"]
+    _, config = app.resolve(["scenario=long-context", *arguments])
+    assert list(config.backend) == ["vllm", "llama-cpp"]
+    assert config.load["sharegpt-long"].requests == 7
+    _, config = app.resolve(["scenario=high-throughput", "load.short-chat.requests=9"])
+    assert config.load["short-chat"].requests == 9, "a key of a load that only the preset selects"
 
 
 def test_an_unknown_choice_names_the_group_and_what_is_allowed() -> None:
