@@ -131,7 +131,7 @@ def _run_launch(
         loads=plan.loads,
         tasks=_tasks(plan, config, deployment.model),
         seed=seed,
-        check_seed=store.seed_of(config.seed, "output-check"),
+        run_seed=store.seed_of(config.seed, "run"),
         folder=folder / launch.name,
         record_dir=folder.parent.parent,
     )

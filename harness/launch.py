@@ -55,8 +55,8 @@ class LaunchSpec:
     ----------
     seed : int
         The block's seed, for traffic and questions: equal for all launches of a block.
-    check_seed : int
-        Seed of the output check's texts: equal for all launches of a run.
+    run_seed : int
+        Seed of the output check's texts and of the order of data sets: equal for all launches of a run.
     folder : Path
         Where the launch is recorded.
     record_dir : Path
@@ -75,7 +75,7 @@ class LaunchSpec:
     loads: Mapping[str, Load]
     tasks: Mapping[str, Task]
     seed: int
-    check_seed: int
+    run_seed: int
     folder: Path
     record_dir: Path
 
@@ -198,7 +198,7 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
                 server.served_name,
                 spec.model,
                 context_tokens=spec.settings.context_tokens,
-                seed=spec.check_seed,
+                seed=spec.run_seed,
                 state=state,
             )
             write_json(spec.folder / "output_check.json", checked)
@@ -305,7 +305,7 @@ def _cell_head(
 
 def _reset(server: Server, spec: LaunchSpec, backend: Backend, state: StateReader) -> ResetOutcome:
     """Empty the caches, verified; prompts of later steps never overlap earlier ones or the probe."""
-    probe = passage(spec.model, PROBE_TOKENS, seed=spec.check_seed, stream="cache-probe")
+    probe = passage(spec.model, PROBE_TOKENS, seed=spec.run_seed, stream="cache-probe")
     return reset_and_verify(backend, server.base_url, server.served_name, state, probe)
 
 
@@ -330,6 +330,8 @@ def _task(
         out_dir=spec.folder / "accuracy" / name,
         say=watch.step,
         record_dir=spec.record_dir,
+        block=spec.block,
+        run_seed=spec.run_seed,
     )
     record.tasks.append(name)
     if result["state"] == "failed":
