@@ -63,7 +63,9 @@ def fitted(
         settings = replace(settings, tensor_parallel=devices_needed(shape, pool, settings, memory))
     devices = settings.tensor_parallel
     if memory.device_bytes and devices > len(memory.device_bytes):
-        raise Unsupported(f"scenario.settings.tensor_parallel={devices}, and this machine has {_have(memory)}")
+        raise Unsupported(
+            f"scenario.settings.tensor_parallel={devices}, and this machine has {_gpus(len(memory.device_bytes), memory)}"
+        )
     left = memory.usable_bytes(settings, devices) - weight_bytes(shape)
     needed = asked if asked is not None else least_bytes
     if left < needed:
@@ -88,19 +90,18 @@ def _too_large(model: str, shape: ModelShape, settings: Settings, pool_bytes: in
     usable = memory.usable_bytes(settings, devices)
     budget = settings.kv_budget_bytes
     what = f"kv_budget_bytes={budget}" if budget is not None else f"one request of {settings.context_tokens} tokens"
-    where = f"{devices} of {_have(memory)}" if memory.device_bytes else f"{_gib(memory.host_bytes)} of host memory"
-    ways = ["a smaller model=", "kv_budget_bytes" if budget is not None else "context_tokens"]
+    where = _gpus(devices, memory) if memory.device_bytes else f"a host of {_gib(memory.host_bytes)}"
+    ways = ["the model", "kv_budget_bytes" if budget is not None else "context_tokens"]
     if memory.device_bytes and devices < len(memory.device_bytes):
-        ways.append("a larger tensor_parallel")
+        ways.append("tensor_parallel")
     return (
         f"{model} needs {_gib(weight_bytes(shape))} for its 16-bit weights and {_gib(pool_bytes)} of KV pool "
-        f"({what}), and {_gib(usable)} of {where} can be used; change {', '.join(ways[:-1])} or {ways[-1]} "
+        f"({what}), and {where} leaves {_gib(usable)} for them; change {', '.join(ways[:-1])} or {ways[-1]} "
         "(scenario.settings)"
     )
 
 
-def _have(memory: Memory) -> str:
-    count = len(memory.device_bytes)
+def _gpus(count: int, memory: Memory) -> str:
     return f"{count} {'GPU' if count == 1 else 'GPUs'} of {_gib(min(memory.device_bytes))}"
 
 

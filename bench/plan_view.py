@@ -22,9 +22,12 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     size = f"about {minutes(plan.seconds())}{budget} · about {plan.disk_bytes() / 1e6:,.0f} MB on disk"
     say(f"{plan.blocks} {'block' if plan.blocks == 1 else 'blocks'} · {launches} launches · {cells} cells · {size}")
     console.print(_deployments(plan, config))
+    unsupported: dict[tuple[str, str, str | None], list[str]] = {}
     for entry in plan.support:
         if entry.state != SUPPORTED:
-            say(f"unsupported  {entry.backend} · {entry.model} · {entry.strategy}: {entry.reason}")
+            unsupported.setdefault((entry.backend, entry.model, entry.reason), []).append(entry.strategy)
+    for (backend, model, reason), strategies in unsupported.items():
+        say(f"unsupported  {backend} · {model} · {', '.join(strategies)}: {reason}")
     for text in plan.dropped:
         say(f"dropped      {text}")
     for text in plan.notes:
