@@ -1,6 +1,7 @@
-"""What in an engine's log tells a person why it failed."""
+"""What in a log tells a person why a program failed."""
 
 import re
+from pathlib import Path
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(r"^\((?:APIServer|EngineCore|Worker)\S*(?: pid=\d+)?\)\s*")
@@ -43,3 +44,9 @@ def useful_lines(log_text: str, limit: int = 12) -> list[str]:
     wanted = set(chosen)
     ordered = [body for body in dict.fromkeys(bodies) if body in wanted]
     return [line[:400] for line in ordered[-limit:]]
+
+
+def log_tail(path: Path, lines: int = 15) -> str:
+    """Last lines of a log file, for error texts."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    return "\n".join(text.splitlines()[-lines:])

@@ -17,7 +17,8 @@ from harness.accuracy import retrieval
 from harness.accuracy.code_execution import passes
 from harness.accuracy.datasets import Share, questions
 from harness.accuracy.task import EXERCISES, KINDS, TASKS_DIR, Task, mode_of
-from harness.backends.interface import Backend, log_tail
+from harness.backends.interface import Backend
+from harness.engine_log import log_tail
 from harness.errors import ConfigError
 from harness.files import read_json, write_bytes, write_json
 from harness.guard import guarded

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.errors import Unsupported
@@ -225,9 +224,3 @@ class Backend:
 def unsupported(engine: str, key: str, value: object, allowed: Mapping[str, object] | tuple[str, ...]) -> Unsupported:
     """The error for a vocabulary word that an engine has no switch for."""
     return Unsupported(f"{engine} has no {key}={value}; it has: {', '.join(allowed)}")
-
-
-def log_tail(path: Path, lines: int = 15) -> str:
-    """Last lines of a log file, for error texts."""
-    text = path.read_text(errors="replace") if path.exists() else ""
-    return "\n".join(text.splitlines()[-lines:])

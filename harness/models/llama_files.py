@@ -94,9 +94,7 @@ def rotary_heads(name: str, shape: ModelShape) -> int | None:
     return shape.kv_heads if name.endswith("k_proj.weight") else None
 
 
-def write_hf_folder(
-    folder: Path, config: LlamaConfig, vocabulary: Vocabulary, tensors: Sequence[LazyTensor]
-) -> None:
+def write_hf_folder(folder: Path, config: LlamaConfig, vocabulary: Vocabulary, tensors: Sequence[LazyTensor]) -> None:
     """Write the folder that vLLM, SGLang and transformers load."""
     folder.mkdir(parents=True)
     shape = config.shape

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.backends.interface import log_tail
+from harness.engine_log import log_tail
 from harness.errors import LaunchError, StorageError
 from harness.files import storage_error
 from harness.guard import Guarded, guarded

@@ -160,7 +160,10 @@ def mean_prompt_tokens(drawn: Sequence[Session]) -> float:
 
 
 def working_set_tokens(
-    drawn: Sequence[Session], arrival: Arrival, offsets_ns: Sequence[int | None], shared_prefix_tokens: int,
+    drawn: Sequence[Session],
+    arrival: Arrival,
+    offsets_ns: Sequence[int | None],
+    shared_prefix_tokens: int,
     request_s: float,
 ) -> int:
     """Distinct KV tokens that must be held at once at the peak.
