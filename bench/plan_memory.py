@@ -63,9 +63,8 @@ def fitted(
         settings = replace(settings, tensor_parallel=devices_needed(shape, pool, settings, memory))
     devices = settings.tensor_parallel
     if memory.device_bytes and devices > len(memory.device_bytes):
-        raise Unsupported(
-            f"scenario.settings.tensor_parallel={devices}, and this machine has {_gpus(len(memory.device_bytes), memory)}"
-        )
+        have = _gpus(len(memory.device_bytes), memory)
+        raise Unsupported(f"scenario.settings.tensor_parallel={devices}, and this machine has {have}")
     left = memory.usable_bytes(settings, devices) - weight_bytes(shape)
     needed = asked if asked is not None else least_bytes
     if left < needed:

@@ -351,3 +351,8 @@ def test_devices_are_as_few_as_hold_weights_and_pool(
 def test_devices_share_the_heads_evenly() -> None:
     shape = ModelShape(parameters=30_000_000_000, heads=9)
     assert devices_needed(shape, GIB, Settings(), Memory((40 * GIB,) * 4, 8 * GIB)) == 1
+
+
+def test_more_devices_than_there_are_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"tensor_parallel=4, and this machine has 1 GPU of 22\.0 GiB"):
+        plan_on_gpus(monkeypatch, "22", "scenario=smoke", "scenario.settings.tensor_parallel=4")
