@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
     with exclusive_node():  # a busy machine is refused before a folder is made
         for manifest in results.glob("*/*/manifest.json"):
             sweep(manifest.parent, say)
-        prepared = prepare(config, say)
+        prepared = prepare(config, plan, say)
     identity = store.Identity(_config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256())
     with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
         if resumed:
@@ -190,9 +190,10 @@ def _jobs(composed: DictConfig) -> None:
     config = typed(composed)
     folder = Path(str(config.run_dir))
     machine_sha256 = store.hardware_sha256(hardware())
-    prepared = prepare(config, lambda text: None)
+    plan = read_plan(folder)
+    prepared = prepare(config, plan, lambda text: None)
     try:
-        run_block(folder, config, read_plan(folder), prepared, int(config.block or 0), machine_sha256)
+        run_block(folder, config, plan, prepared, int(config.block or 0), machine_sha256)
     except KVMarkError as error:
         raise Abort(error) from error
 

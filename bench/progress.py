@@ -88,8 +88,10 @@ class Progress:
 
 
 def minutes(seconds: float) -> str:
-    """A duration in words a person reads: ``45 s``, ``12 min``."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    """A duration as a person says it: ``45 s``, ``12 min``, ``46 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 180 * 60 else f"{seconds / 3600:.0f} h"
 
 
 Say = Callable[[str], None]

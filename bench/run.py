@@ -46,11 +46,12 @@ class Prepared:
         return sha256_of((engines, {name: model.content_sha256 for name, model in self.models.items()}))
 
 
-def prepare(config: Config, say: Say) -> Prepared:
-    """Make engines and models ready (created on first use); raises `SetupError`."""
+def prepare(config: Config, plan: Plan, say: Say) -> Prepared:
+    """Make the plan's engines and models ready (created on first use); raises `SetupError`."""
+    used = {d.backend for d in plan.deployments}, {d.model for d in plan.deployments}
     backends = {name: backend_class(name)(options) for name, options in config.backend.items()}
-    engines = {name: ensure(b.environment, b.options, say) for name, b in backends.items()}
-    models = {name: prepare_model(name, spec, say) for name, spec in config.model.items()}
+    engines = {name: ensure(b.environment, b.options, say) for name, b in backends.items() if name in used[0]}
+    models = {name: prepare_model(name, spec, say) for name, spec in config.model.items() if name in used[1]}
     return Prepared(backends, engines, models)
 
 

@@ -42,4 +42,4 @@ def test_text_from_an_engine_is_never_taken_for_markup() -> None:
 
 
 def test_durations_read_as_a_person_would_say_them() -> None:
-    assert [minutes(5), minutes(89), minutes(91), minutes(1800)] == ["5 s", "89 s", "2 min", "30 min"]
+    assert [minutes(s) for s in (5, 89, 91, 1800, 166_980)] == ["5 s", "89 s", "2 min", "30 min", "46 h"]
