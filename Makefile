@@ -35,7 +35,7 @@ plan: setup  ## what a scenario would do: launches, memory, time, smallest visib
 	@$(run) -m bench plan $(overrides)
 
 report: setup  ## rebuild tables and HTML of a run: RUN=results/<scenario>/<run>
-	@$(run) -m bench report $(RUN)
+	@$(run) -m bench report '$(RUN)' $(ARGS)
 
 test: setup-test  ## unit tests
 	@$(run) -m pytest -m "not e2e" $(ARGS)

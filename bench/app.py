@@ -22,7 +22,7 @@ from bench import calibration, store
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.config import SCENARIOS, Config, compose_config, register_schema, typed
-from bench.overrides import name_the_backend, normalise, scenario_name, splits_backend_keys
+from bench.overrides import name_the_backend, normalise, quoted, scenario_name, splits_backend_keys
 from bench.plan import Plan, make_plan, plan_record, read_plan
 from bench.plan_view import print_plan
 from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
@@ -35,6 +35,7 @@ from harness.models import ModelSpec, choose_auto
 from harness.telemetry import gpus, hardware, software
 from harness.traffic.text import corpus
 
+REPORT_BYTES = 5_000_000
 EXIT_FAILED_CELLS, EXIT_CONFIG, EXIT_SETUP, EXIT_STORAGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 _EXIT_CODES: tuple[tuple[type[KVMarkError], int], ...] = (
     (ConfigError, EXIT_CONFIG),
@@ -64,6 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(arguments: list[str]) -> int:
     """Plan, prepare, measure, analyse, report."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     if any(argument.startswith("-") for argument in arguments):
         raise ConfigError(
             f"options are written key=value; not understood: {' '.join(a for a in arguments if a[0] == '-')}"
@@ -75,6 +79,7 @@ def run(arguments: list[str]) -> int:
     plan = make_plan(config, calibration.load(hardware_sha256), [gpu["memory_bytes"] for gpu in machine["gpus"]])
     print_plan(_console(), plan, config)
     results = Path(config.results_dir).resolve()
+    store.need_room(Path(config.reports_dir).resolve(), REPORT_BYTES)
     store.need_room(results, plan.disk_bytes())
     with exclusive_node():  # a busy machine is refused before a folder is made
         for manifest in results.glob("*/*/manifest.json"):
@@ -90,7 +95,7 @@ def run(arguments: list[str]) -> int:
         else:
             _write_run(folder, config, plan, prepared, identity, machine)
         try:
-            _measure([*overrides, f"run_dir='{folder}'"])
+            _measure([*overrides, f"run_dir={quoted(str(folder))}"])
         except Abort as abort:
             _incomplete(folder)
             raise abort.error from abort

@@ -5,6 +5,7 @@ A scenario selects the axes (`backend`, `model`, `strategy`, `load`) as lists; e
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -109,8 +110,10 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.blocks < 1:
             raise ConfigError(f"blocks: {self.blocks} must be >= 1")
-        if self.working_set_over_pool is not None and self.working_set_over_pool <= 0:
-            raise ConfigError(f"working_set_over_pool: {self.working_set_over_pool} must be > 0")
+        for key in ("budget_minutes", "working_set_over_pool"):
+            value = getattr(self, key)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{key}: {value} must be > 0, or null for none")
 
 
 @dataclass
@@ -165,6 +168,8 @@ def compose_config(overrides: list[str]) -> DictConfig:
 def typed(config: DictConfig) -> Config:
     """The composed configuration as dataclasses, every value checked; raises `ConfigError` naming file and key."""
     result = Config()
+    if unknown := {str(key) for key in config} - {spec.name for spec in fields(Config)}:
+        raise ConfigError(f"key {', '.join(sorted(unknown))} is unknown. Allowed at the top: {', '.join(_top_keys())}")
     for spec in fields(Config):
         node = config[spec.name]
         if spec.name in GROUPS:
@@ -227,7 +232,11 @@ def _bad_value(text: str, found: re.Match[str]) -> str:
 
 
 def _no_group(text: str, found: re.Match[str]) -> str:
-    return f"key '{found['key']}' is unknown. Allowed at the top: {', '.join(_allowed_keys('Config'))}"
+    return f"key '{found['key']}' is unknown. Allowed at the top: {', '.join(_top_keys())}"
+
+
+def _top_keys() -> list[str]:
+    return [name for name in _allowed_keys("Config") if name not in ("run_dir", "block", "scenario_name")]
 
 
 _EXPLANATIONS: tuple[tuple[str, Callable[[str, re.Match[str]], str]], ...] = (

@@ -17,6 +17,8 @@ from harness.backends.interface import BackendOptions
 from harness.errors import ConfigError
 
 DEFAULT_SCENARIO = "smoke"
+OWN_KEYS = ("run_dir", "block", "scenario_name")
+"""Keys that carry a run to its jobs; never a user's."""
 _BACKEND_KEYS = tuple(spec.name for spec in fields(BackendOptions))
 
 
@@ -27,6 +29,12 @@ def normalise(arguments: list[str]) -> list[str]:
     except HydraException as error:
         raise ConfigError(f"can't read the override: {str(error).strip().splitlines()[0]}") from error
     return [_folded(override) for override in parsed]
+
+
+def quoted(value: str) -> str:
+    """A value that Hydra's grammar reads back as it is, whatever characters it has."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def scenario_name(overrides: list[str]) -> str:
@@ -47,6 +55,8 @@ def name_the_backend(overrides: list[str], backends: list[str]) -> list[str]:
 
 def _folded(override: Override) -> str:
     text, key = str(override.input_line), override.key_or_group
+    if key in OWN_KEYS:
+        raise ConfigError(f"'{text}': {key} is set by KVMark itself; choose where results go with results_dir=")
     if re.fullmatch(r"backend\.[^.=]+\.env\.\w+", key) and not text.startswith(("+", "~")):
         return f"+{text}"  # a variable is a new key of a dictionary
     if override.is_sweep_override() and not key.startswith("hydra"):

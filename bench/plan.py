@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from bench.analysis.compare import smallest_effect
 from bench.calibration import Calibration, Noise
-from bench.config import Config, Scenario
+from bench.config import Config, Scenario, choices
 from bench.plan_memory import Memory, fitted, weight_bytes
 from harness.accuracy.task import Task, check_task
 from harness.backends import backend_class
@@ -223,8 +223,10 @@ def _baseline(
 ) -> Deployment:
     """The common baseline: on the wanted backend, else on the first one that can run it."""
     wanted = config.scenario.baseline.backend
+    if wanted is not None and wanted not in config.backend:
+        raise ConfigError(f"scenario.baseline.backend={wanted} isn't selected; allowed: {', '.join(config.backend)}")
     for deployment in deployments:
-        if deployment.strategy == strategy and (wanted not in config.backend or deployment.backend == wanted):
+        if deployment.strategy == strategy and wanted in (None, deployment.backend):
             return deployment
     reasons = [f"{e.model}: {e.reason}" for e in support if (e.backend, e.strategy) == (wanted, strategy)]
     raise ConfigError(f"scenario.baseline.backend={wanted} can't run the 16-bit baseline. {'; '.join(reasons)}")
@@ -238,7 +240,11 @@ def _baseline_strategy(config: Config) -> str:
             f"strategy: a 16-bit baseline is missing, and every effect is held against one; write strategy=[{names}]"
         )
     wanted = config.scenario.baseline.strategy
-    return wanted if wanted in plain else plain[0]
+    if wanted is not None and wanted not in plain:
+        raise ConfigError(
+            f"scenario.baseline.strategy={wanted} is no selected 16-bit strategy; allowed: {', '.join(plain)}"
+        )
+    return wanted or plain[0]
 
 
 def _settings_by_model(config: Config, memory: Memory) -> tuple[dict[str, Settings], dict[str, str]]:
@@ -337,6 +343,9 @@ def _named(names: list[str], deployments: tuple[Deployment, ...], key: str) -> f
     chosen = set()
     for name in names:
         backend, _, strategy = name.partition("/")
+        for group, part in (("backend", backend), ("strategy", strategy)):
+            if strategy and part not in choices(group):
+                raise ConfigError(f"scenario.{key}: '{name}': no {group} '{part}'; known: {', '.join(choices(group))}")
         if not strategy:
             raise ConfigError(f"scenario.{key}: '{name}' must be written backend/strategy")
         chosen |= {d.id for d in deployments if (d.backend, d.strategy) == (backend, strategy)}

@@ -4,6 +4,7 @@ import fcntl
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +21,6 @@ from bench.progress import Progress, Say
 from harness.accuracy.task import Task
 from harness.backends import backend_class
 from harness.backends.interface import Backend
-from harness.cache import cache_dir
 from harness.environments import EnginePython, ensure
 from harness.errors import ConfigError
 from harness.files import sha256_of, write_json
@@ -58,8 +58,7 @@ def prepare(config: Config, plan: Plan, say: Say) -> Prepared:
 @contextmanager
 def exclusive_node() -> Iterator[None]:
     """Hold this machine: two blocks at once on shared devices would measure each other. Raises `ConfigError`."""
-    path = cache_dir() / "measuring.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.gettempdir()) / f"kvmark-measuring-{os.getuid()}.lock"
     with open(path, "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import StorageError
+from harness.errors import DamagedFile, StorageError
 from harness.files import read_json, sha256_of, sha256_of_files, storage_error, write_json
 
 SCHEMA_VERSION = 1
@@ -67,7 +67,10 @@ def open_run(results_dir: Path, scenario: str, identity: Identity) -> Iterator[t
     """
     base = results_dir / scenario
     for folder in sorted(runs_of(base), key=lambda f: f.name, reverse=True):
-        manifest = read_json(folder / "manifest.json")
+        try:
+            manifest = read_json(folder / "manifest.json")
+        except DamagedFile:
+            continue  # whatever it was, it can't be resumed; `report` names it
         if manifest.get("identity") == asdict(identity) and manifest.get("status") in ("running", "incomplete"):
             with _held(folder) as free:
                 if free:
@@ -154,7 +157,10 @@ def block_folder(run: Path, block: int) -> Path:
 def block_complete(run: Path, block: int) -> bool:
     """Whether a block was measured to its end."""
     file = block_folder(run, block) / "block.json"
-    return file.exists() and read_json(file)["status"] == "complete"
+    try:
+        return file.exists() and read_json(file)["status"] == "complete"
+    except DamagedFile:
+        return False
 
 
 def put_aside(folder: Path) -> Path | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.files import storage_error
+
 Say = Callable[[str], None]
 """Takes one line of progress for the user."""
 
@@ -25,8 +27,13 @@ def locked(path: Path, say: Say) -> Iterator[int]:
     removing it would let two processes hold locks on two files of one name. Yields the lock's descriptor: a child that
     inherits it holds the lock too.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("w") as handle:
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("w")
+    except OSError as error:
+        raise storage_error(lock, error) from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -179,7 +179,7 @@ def _program(command: str) -> EnginePython:
 
 def _answer_to_version(argv: Sequence[str]) -> str:
     try:
-        done = subprocess.run([*argv, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+        done = subprocess.run([*argv, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()

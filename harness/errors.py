@@ -21,5 +21,9 @@ class LaunchError(KVMarkError):
     """A server did not start, died, or is not ours; the text holds the last useful lines of its log."""
 
 
+class DamagedFile(KVMarkError, ValueError):
+    """A file of a results folder that can't be read as what it should be; the text names it."""
+
+
 class StorageError(KVMarkError):
     """Results can't be written (full disk, no permission); what was measured before stays intact."""

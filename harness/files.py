@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.errors import StorageError
+from harness.errors import DamagedFile, StorageError
 
 _OUT_OF_ROOM = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota used up", errno.EROFS: "read-only file system"}
 
@@ -47,8 +47,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_bytes())
+    """Read a JSON file; raises `DamagedFile` where it is none."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
 
 
 def sha256_of(value: Any) -> str:

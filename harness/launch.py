@@ -31,6 +31,8 @@ from harness.traffic.replay import ReplayReport, replay
 from harness.traffic.schedule import ScheduleFacts, build_schedule
 
 SCHEMA_VERSION = 1
+DEATH_S = 1.0
+"""Time in which the end of a server becomes known after it stopped answering."""
 StateReader = Callable[[], EngineState]
 
 
@@ -127,7 +129,12 @@ def measure_launch(spec: LaunchSpec, backend: Backend, engine: EnginePython, wat
         command = final_command(backend, engine.python, spec.model, spec.strategy, spec.settings, port, served_name)
         with serve(_server_spec(spec, backend, command, port, served_name), watch.say) as server:
             record.seconds["start"] = round(server.start_seconds, 3)
-            _use(server, spec, backend, record, watch)
+            try:
+                _use(server, spec, backend, record, watch)
+            except OSError:
+                time.sleep(DEATH_S)
+                server.check()  # a server that died is the better reason than an unanswered request
+                raise
             watch.step("stopping the engine")
             stopping = time.monotonic()
         record.seconds["stop"] = round(time.monotonic() - stopping, 3)

