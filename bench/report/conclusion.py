@@ -26,7 +26,8 @@ def conclusion(analysis: Analysis) -> list[str]:
             mine = [d for d in ranked if d.model == model]
             said = [_choice(analysis, mine, name) for name in limits]
             if not any(_keeps(one, name) for one in mine for name in limits):
-                said.append(_choice(analysis, mine, None))  # no SLA can be kept, or none is set: then throughput decides
+                # no SLA can be kept, or none is set: then throughput decides
+                said.append(_choice(analysis, mine, None))
             first += [f"{model}: {text}" for text in said] if len(models) > 1 else said
     return [*first, *_not_ranked(analysis), *_incomplete(analysis)]
 

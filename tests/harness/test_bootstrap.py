@@ -11,7 +11,7 @@ from wheels import write_wheel
 import harness
 from harness import bootstrap
 
-BACKEND = '''
+BACKEND = """
 import os, zipfile
 def build_editable(directory, config_settings=None, metadata_directory=None):
     name = "tiny-1.0-py3-none-any.whl"
@@ -23,7 +23,7 @@ def build_editable(directory, config_settings=None, metadata_directory=None):
         wheel.writestr("tiny-1.0.dist-info/RECORD", "")
     return name
 build_wheel = build_editable
-'''
+"""
 
 
 class Project:

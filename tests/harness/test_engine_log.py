@@ -29,7 +29,7 @@ LLAMA_NO_FILE = """\
 @pytest.mark.parametrize(
     ("log", "told", "silent_on"),
     [
-        (VLLM_BAD_BLOCKS, ["0.14 GiB KV cache is needed", "EngineCore failed to start"], ["Triton", "it/s", "File \""]),
+        (VLLM_BAD_BLOCKS, ["0.14 GiB KV cache is needed", "EngineCore failed to start"], ["Triton", "it/s", 'File "']),
         (LLAMA_NO_FILE, ["failed to open GGUF file", "failed to load model"], ["build_info", "loading model\n"]),
         ("\x1b[31mserve: error: unrecognized arguments: --swap-space\x1b[0m\n", ["unrecognized arguments"], ["\x1b"]),
         ("hello\nworld\n", ["hello", "world"], []),

@@ -25,9 +25,7 @@ def random_spec(tiny_spec: ModelSpec) -> ModelSpec:
     )
 
 
-def test_equal_seeds_give_equal_files(
-    random_spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_seeds_give_equal_files(random_spec: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare("r", random_spec, quiet)
     monkeypatch.setenv("KVMARK_CACHE", str(tmp_path / "second-cache"))
     second = prepare("r", random_spec, quiet)

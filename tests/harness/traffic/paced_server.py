@@ -151,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.002)
         self.raw(b'data: {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}\n\n')
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
-        self.raw(f'data: {json.dumps({"choices": [], "usage": usage})}\n\ndata: [DONE]\n\n'.encode())
+        self.raw(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n".encode())
         self.end()
 
     def answer_short(self, body: dict[str, Any]) -> None:
