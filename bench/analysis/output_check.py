@@ -97,7 +97,7 @@ def check(launches: Sequence[LaunchRecord], baseline: Sequence[LaunchRecord], li
         kl=_mean(f.kl for f in shown),
         nll_band=limits.nll,
         top1_band=limits.top1,
-        reason=gravest[0] if gravest else _summary(sound),
+        reason=gravest[0] if gravest else _summary(sound) + _doubt(sound, limits),
     )
 
 
@@ -140,6 +140,18 @@ def _summary(found: Sequence[Fidelity]) -> str:
     nll, agreement = _mean(f.nll for f in found), _mean(f.top1_agreement for f in found)
     base = _mean(None if f.nll is None else f.nll - (f.nll_delta or 0.0) for f in found)
     return f"forced-decode NLL {nll:.2f} against {base:.2f}; the most probable token agrees at {agreement:.0%}"
+
+
+def _doubt(found: Sequence[Fidelity], limits: Band) -> str:
+    """What must be said of a deployment that the standard error alone keeps from being broken."""
+    doubtful = [f for f in found if f.nll_delta is not None and f.nll_delta > limits.nll]
+    if not doubtful:
+        return ""
+    widest = max(doubtful, key=lambda f: f.nll_delta or 0.0)
+    return (
+        f". A shift of {widest.nll_delta:.2f} is over the limit of {limits.nll:.2f}, not by {SURE_SE} standard errors "
+        f"({widest.nll_delta_se or 0.0:.2f} each): not shown to be broken, nor to be sound"
+    )
 
 
 def _broken_without_numbers(reason: str, references: Sequence[Record], limits: Band) -> OutputCheckResult:

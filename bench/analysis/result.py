@@ -134,6 +134,13 @@ class OutputCheckResult:
     top1_band: float | None
     reason: str
 
+    @property
+    def narrow(self) -> bool:
+        """Sound only because a shift beyond the band is within its standard error: the reader must be told."""
+        if self.broken or self.nll is None or self.baseline_nll is None or self.nll_band is None:
+            return False
+        return self.nll - self.baseline_nll > self.nll_band
+
 
 @dataclass(frozen=True)
 class Comparison:

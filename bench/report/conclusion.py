@@ -29,7 +29,16 @@ def conclusion(analysis: Analysis) -> list[str]:
                 # no SLA can be kept, or none is set: then throughput decides
                 said.append(_choice(analysis, mine, None))
             first += [f"{model}: {text}" for text in said] if len(models) > 1 else said
-    return [*first, *_not_ranked(analysis), *_incomplete(analysis)]
+    return [*first, *_narrow(ranked), *_not_ranked(analysis), *_incomplete(analysis)]
+
+
+def _narrow(ranked: Sequence[DeploymentResult]) -> list[str]:
+    """Whose place in the ranking hangs on the standard error of its output check."""
+    return [
+        f"The output of {d.label} is in doubt though it is ranked: {d.output_check.reason}."
+        for d in ranked
+        if d.output_check is not None and d.output_check.narrow
+    ]
 
 
 def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | None) -> str:

@@ -226,7 +226,7 @@ def _says(analysis: Analysis, one: DeploymentResult, load: str) -> list[_Part]:
     line = form.verdict_line(analysis, one, load)
     if one.engine_baseline and one.state == "measured":
         name = "common baseline" if one.common_baseline else "this engine's baseline"
-        return [_Part(name, "base"), *([_Part(line, "bad")] if line else [])]
+        return [_Part(name, "base"), *([_Part(line, "base" if one.check_only else "bad")] if line else [])]
     if one.state == "unsupported":
         return [_Part(line, "base")]
     if one.state != "measured" or (one.cells.get(load) and one.cells[load].state != "measured"):

@@ -53,6 +53,14 @@ def test_one_token_that_leaves_the_top_k_is_no_garbage() -> None:
     result = judged(record([OUTSIDE] + [SOUND] * 23))
     assert result.nll - result.baseline_nll > TOLERANCES["nll_increase_nats"]
     assert not result.broken
+    assert result.narrow
+    assert "over the limit" in result.reason
+
+
+def test_a_sound_record_within_the_limit_is_not_in_doubt() -> None:
+    result = judged(record([SOUND] * 24))
+    assert not result.narrow
+    assert "limit" not in result.reason
 
 
 def test_answers_that_stopped_half_way_are_broken_without_numbers() -> None:
