@@ -5,19 +5,19 @@ Everything that was measured is on disk as soon as it is measured; what goes wro
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from harness.accuracy import Task, run_task
 from harness.accuracy.output_check import take
-from harness.accuracy.passages import passage
 from harness.backends.command_line import final_command
-from harness.backends.interface import Backend, Command, EngineState, ResetOutcome
-from harness.cache_reset import PROBE_TOKENS, reset_and_verify
+from harness.backends.interface import Backend, Command, EngineState
+from harness.cell import Served, measure_cell
+from harness.clock import clock
 from harness.environments import EnginePython
 from harness.errors import KVMarkError, StorageError
 from harness.files import is_out_of_room, storage_error, write_json
@@ -27,26 +27,11 @@ from harness.settings import Settings
 from harness.strategy import Strategy
 from harness.telemetry import Recorder
 from harness.traffic.load import Load
-from harness.traffic.replay import ReplayReport, replay
-from harness.traffic.schedule import ScheduleFacts, build_schedule
+from harness.watch import Watch
 
 SCHEMA_VERSION = 1
 DEATH_S = 1.0
 """Time in which the end of a server becomes known after it stopped answering."""
-StateReader = Callable[[], EngineState]
-
-
-class Watch(Protocol):
-    """Who looks on while a launch is measured."""
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-
-    def step(self, text: str) -> None:
-        """The launch goes on to another step."""
-
-    def requests(self, done: int, total: int) -> None:
-        """Requests of the current cell that have ended."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +90,6 @@ class _Record:
             yield
         finally:
             self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - started, 3)
-
-
-def clock() -> dict[str, int]:
-    """A monotonic and a wall-clock reading of the same moment, in nanoseconds."""
-    return {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
 
 
 def measure_launch(spec: LaunchSpec, backend: Backend, engine: EnginePython, watch: Watch) -> dict[str, Any]:
@@ -196,6 +176,17 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
     def state() -> EngineState:
         return backend.state(server.metrics_text())
 
+    served = Served(
+        server=server,
+        backend=backend,
+        model=spec.model,
+        context_tokens=spec.settings.context_tokens,
+        capacity_tokens=effect.capacity_tokens,
+        run_seed=spec.run_seed,
+        record_dir=spec.record_dir,
+        state=state,
+        watch=watch,
+    )
     with Recorder(server.pids, state, spec.folder / "telemetry.parquet"):
         with record.timed("output_check"):
             watch.step("output check")
@@ -217,110 +208,19 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
         for name, load in spec.loads.items():
             with record.timed("load"):
                 watch.step(f"load {name}")
-                _cell(server, spec, backend, name, load, state, record, watch)
+                cell = measure_cell(served, name, load, seed=spec.seed, folder=spec.folder / "cells" / name)
+                record.cells.append(name)
+                if cell["state"] == "failed":
+                    record.fail(f"load {name}: {cell['reason']}")
             server.check()
         for name, task in spec.tasks.items():
             with record.timed("accuracy"):
                 watch.step(f"accuracy {name}")
-                reset = _reset(server, spec, backend, state)
+                reset = served.reset()
                 if not reset.done:
                     record.errors.append(f"accuracy {name}: the cache was not empty at the start: {reset.evidence}")
                 _task(server, spec, backend, name, task, record, watch)
             server.check()
-
-
-def _cell(
-    server: Server,
-    spec: LaunchSpec,
-    backend: Backend,
-    name: str,
-    load: Load,
-    state: StateReader,
-    record: _Record,
-    watch: Watch,
-) -> None:
-    """Replay one load and record the cell; a failed one keeps what there is."""
-    folder = spec.folder / "cells" / name
-    schedule = build_schedule(
-        load,
-        model=spec.model,
-        served_name=server.served_name,
-        request_extras=backend.request_extras,
-        context_tokens=spec.settings.context_tokens,
-        seed=spec.seed,
-        path=folder / "schedule.jsonl",
-    )
-    reset = _reset(server, spec, backend, state) if load.cache_state == "cold" else None
-    before, clocks = state(), [clock()]
-    cell = _cell_head(spec, name, load, schedule, reset, record.effect or {})
-    report: ReplayReport | None = None
-    try:
-        report = replay(
-            load,
-            schedule_path=folder / "schedule.jsonl",
-            base_url=server.base_url,
-            out_dir=folder,
-            env={},
-            on_progress=watch.requests,
-            record_dir=spec.record_dir,
-        )
-        server.check()
-        if report.failed_requests >= report.window_requests > 0:
-            cell |= {
-                "state": "failed",
-                "reason": f"all {report.window_requests} requests failed: {report.commonest_error}",
-            }
-    except StorageError:
-        raise
-    except KVMarkError as error:
-        cell |= {"state": "failed", "reason": str(error)}
-    after = _state_or_none(state)
-    clocks.append(clock())
-    cell |= {
-        "clock": clocks,
-        "counters": {"before": asdict(before), "after": asdict(after) if after else None},
-        "window": asdict(report.window) if report and report.window else None,
-        "client": asdict(report.client) if report else None,
-    }
-    write_json(folder / "cell.json", cell)
-    record.cells.append(name)
-    if cell["state"] == "failed":
-        record.fail(f"load {name}: {cell['reason']}")
-
-
-def _cell_head(
-    spec: LaunchSpec, name: str, load: Load, schedule: ScheduleFacts, reset: ResetOutcome | None, effect: dict[str, Any]
-) -> dict[str, Any]:
-    capacity = effect.get("capacity_tokens")
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "load": name,
-        "state": "measured",
-        "reason": None,
-        "seed": spec.seed,
-        "arrival": asdict(load.arrival),
-        "requests": load.requests,
-        "cache": {
-            "state": load.cache_state if reset is None or reset.done else "unverified",
-            "reset": reset.evidence if reset else None,
-        },
-        "working_set_tokens": schedule.working_set_tokens,
-        "working_set_over_pool": schedule.working_set_tokens / capacity if capacity else None,
-        "schedule_sha256": schedule.sha256,
-    }
-
-
-def _reset(server: Server, spec: LaunchSpec, backend: Backend, state: StateReader) -> ResetOutcome:
-    """Empty the caches, verified; prompts of later steps never overlap earlier ones or the probe."""
-    probe = passage(spec.model, PROBE_TOKENS, seed=spec.run_seed, stream="cache-probe")
-    return reset_and_verify(backend, server.base_url, server.served_name, state, probe)
-
-
-def _state_or_none(state: StateReader) -> EngineState | None:
-    try:
-        return state()
-    except OSError:
-        return None
 
 
 def _task(
