@@ -16,7 +16,7 @@ from harness.files import write_bytes
 from harness.model import Model
 from harness.traffic.arrivals import offsets_ns
 from harness.traffic.load import Load
-from harness.traffic.text import Reader, corpus
+from harness.traffic.text import Corpus, Reader, corpus
 from harness.traffic.workload import (
     Session,
     mean_prompt_tokens,
@@ -111,7 +111,10 @@ def build_schedule(
     prefix = load.workload.shared_prefix_tokens
     prefixes: dict[str, list[int]] = {}
     if prefix:
-        prefixes = {"warmup": warmup_reader.take_start(prefix), "window": window_reader.take_start(prefix)}
+        prefixes = {
+            "warmup": list(text.ids(warmup_reader.take_start(prefix))),
+            "window": list(text.ids(window_reader.take_start(prefix))),
+        }
     outputs = sorted({turn.output_tokens for session in [*warmup, *window] for turn in session.turns})
     engine = {
         "kind": "engine",
@@ -136,7 +139,7 @@ def build_schedule(
         ("window", window_reader, window, due_ns[len(warmup) :]),
     ):
         for index, (session, at) in enumerate(zip(drawn, due, strict=True)):
-            lines.append(_session_line(f"{phase}-{index:05d}", phase, session, at, reader))
+            lines.append(_session_line(f"{phase}-{index:05d}", phase, session, at, reader, text))
     neutral = "".join(json.dumps(line) + "\n" for line in lines).encode()
     write_bytes(path, json.dumps(engine).encode() + b"\n" + neutral)
     turns = [turn for session in window for turn in session.turns]
@@ -153,13 +156,15 @@ def build_schedule(
     )
 
 
-def _session_line(name: str, phase: str, session: Session, due_ns: int | None, reader: Reader) -> dict[str, Any]:
+def _session_line(
+    name: str, phase: str, session: Session, due_ns: int | None, reader: Reader, text: Corpus
+) -> dict[str, Any]:
     turns = []
     for index, turn in enumerate(session.turns):
         take = reader.take if index else reader.take_start
         turns.append(
             {
-                "new_token_ids": take(turn.new_tokens),
+                "new_token_ids": list(text.ids(take(turn.new_tokens))),
                 "prompt_tokens": turn.prompt_tokens,
                 "output_tokens": turn.output_tokens,
             }

@@ -6,6 +6,8 @@ The text differs between CPython versions, so a corpus carries the hash of its t
 import hashlib
 import random
 from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,6 +45,54 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+Segment = tuple[int, int] | str
+"""A piece of a prompt: (start, count) of the corpus, or token ids as `"12,99,3"`."""
+
+SALT_TOKENS = 4
+"""Token ids that make a start distinct where the corpus has none left; a few thousand ids to the fourth suffice."""
+
+SCAN = 4096
+"""So many starts in a row that are taken: the corpus counts as used up."""
+
+
+class Starts:
+    """The starts handed out so far, over all readers of a corpus; what is used up for one counts so for all."""
+
+    def __init__(self, tokens: "array[int]", rng: random.Random) -> None:
+        self._taken: set[bytes] = set()
+        self._used_up: set[int] = set()
+        self._salts: Counter[int] = Counter()
+        self._ids = sorted(set(tokens))
+        rng.shuffle(self._ids)
+
+    def used_up(self, head_tokens: int) -> bool:
+        """Whether the corpus has no further distinct start of so many tokens."""
+        return head_tokens in self._used_up
+
+    def give_up(self, head_tokens: int) -> None:
+        """From now on starts of so many tokens are salted."""
+        self._used_up.add(head_tokens)
+
+    def claim(self, head: "array[int]") -> bool:
+        """Take a start; False where it is taken already."""
+        key = head.tobytes()
+        if key in self._taken:
+            return False
+        self._taken.add(key)
+        return True
+
+    def salts(self, head_tokens: int) -> "Iterator[array[int]]":
+        """Salts never given before. Those given aren't kept: no start of the corpus is handed out after them."""
+        size, base = min(head_tokens, SALT_TOKENS), len(self._ids)
+        while (number := self._salts[head_tokens]) < base**size:
+            self._salts[head_tokens] += 1
+            yield array("I", (self._ids[number // base**place % base] for place in range(size)))
+
+    def is_taken(self, head: "array[int]") -> bool:
+        """Whether this start was claimed."""
+        return head.tobytes() in self._taken
+
+
 class Reader:
     """Hands out slices of a stretch of the corpus, one after the other, from a start given by the seed.
 
@@ -50,49 +100,63 @@ class Reader:
     text but never their first tokens (`take_start`).
     """
 
-    def __init__(self, tokens: "array[int]", rng: random.Random, heads: set[tuple[int, ...]]) -> None:
+    def __init__(self, tokens: "array[int]", low: int, high: int, rng: random.Random, starts: Starts) -> None:
         self._tokens = tokens
+        self._low = low
+        self._size = high - low
         self._rng = rng
-        self._heads = heads
-        self._position = rng.randrange(len(tokens))
-        self._left_in_lap = len(tokens)
+        self._starts = starts
+        self._position = rng.randrange(self._size)
+        self._left_in_lap = self._size
 
-    def take(self, count: int) -> list[int]:
+    def take(self, count: int) -> list[Segment]:
         """The next `count` tokens (going round at the end of the stretch)."""
         self._new_lap_if_used_up(count)
         return self._advance(count)
 
-    def take_start(self, count: int) -> list[int]:
-        """As `take`, for the start of a session: its first `HEAD_TOKENS` were never handed out as a start before."""
+    def take_start(self, count: int) -> list[Segment]:
+        """As `take`, for the start of a session: its first `HEAD_TOKENS` were never handed out as a start before.
+
+        Where the corpus has no further such start, a few token ids stand before the slice and make it one.
+        """
+        head_tokens = min(count, HEAD_TOKENS)
         self._new_lap_if_used_up(count)
-        for _ in range(len(self._tokens)):
-            head = tuple(self._peek(min(count, HEAD_TOKENS)))
-            if head not in self._heads:
-                self._heads.add(head)
-                return self._advance(count)
-            self._advance(1)
+        if not self._starts.used_up(head_tokens):
+            for _ in range(min(SCAN, self._size)):
+                if self._starts.claim(self._peek(head_tokens)):
+                    return self._advance(count)
+                self._advance(1)
+            self._starts.give_up(head_tokens)
+        for salt in self._starts.salts(head_tokens):
+            if not self._starts.is_taken(salt + self._peek(head_tokens - len(salt))):
+                return [",".join(map(str, salt)), *self._advance(count - len(salt))]
         raise ConfigError(
-            f"workload: the corpus ({len(self._tokens)} tokens) has no further distinct start of {count} tokens; "
+            f"workload: the corpus ({self._size} tokens) has no further distinct start of {count} tokens; "
             "ask for fewer sessions or longer prompts"
         )
 
-    def _advance(self, count: int) -> list[int]:
-        out: list[int] = []
-        while len(out) < count:
-            piece = self._tokens[self._position : self._position + count - len(out)]
-            out += piece
-            self._position = (self._position + len(piece)) % len(self._tokens)
+    def _advance(self, count: int) -> list[Segment]:
+        out: list[Segment] = []
+        left = count
+        while left:
+            piece = min(left, self._size - self._position)
+            out.append((self._low + self._position, piece))
+            self._position = (self._position + piece) % self._size
+            left -= piece
         self._left_in_lap -= count
         return out
 
-    def _peek(self, count: int) -> list[int]:
-        size = len(self._tokens)
-        return [self._tokens[(self._position + i) % size] for i in range(count)]
+    def _peek(self, count: int) -> "array[int]":
+        at = self._low + self._position
+        head = self._tokens[at : min(at + count, self._low + self._size)]
+        while len(head) < count:
+            head += self._tokens[self._low : self._low + min(count - len(head), self._size)]
+        return head
 
     def _new_lap_if_used_up(self, count: int) -> None:
-        if self._left_in_lap < count and self._left_in_lap < len(self._tokens):
-            self._position = self._rng.randrange(len(self._tokens))
-            self._left_in_lap = len(self._tokens)
+        if self._left_in_lap < count and self._left_in_lap < self._size:
+            self._position = self._rng.randrange(self._size)
+            self._left_in_lap = self._size
 
 
 @dataclass(frozen=True)
@@ -112,13 +176,23 @@ class Corpus:
 
     def readers(self, seed: int) -> tuple[Reader, Reader]:
         """Readers for warm-up and for the window: of separate stretches, and with no start in common."""
-        heads: set[tuple[int, ...]] = set()
-        cut = len(self.tokens) // WARMUP_SHARE
+        starts = Starts(self.tokens, random.Random(f"text-salt-{seed}"))
+        cut, size = len(self.tokens) // WARMUP_SHARE, len(self.tokens)
         # A string seed is hashed by SHA-512, the same on every Python version and platform.
         return (
-            Reader(self.tokens[:cut], random.Random(f"text-warmup-{seed}"), heads),
-            Reader(self.tokens[cut:], random.Random(f"text-window-{seed}"), heads),
+            Reader(self.tokens, 0, cut, random.Random(f"text-warmup-{seed}"), starts),
+            Reader(self.tokens, cut, size, random.Random(f"text-window-{seed}"), starts),
         )
+
+    def ids(self, segments: Iterable[Segment]) -> "array[int]":
+        """The token ids that segments stand for."""
+        out = array("I")
+        for segment in segments:
+            if isinstance(segment, str):
+                out.extend(map(int, segment.split(",")))
+            else:
+                out += self.tokens[segment[0] : segment[0] + segment[1]]
+        return out
 
 
 def corpus_of(ids: list[int]) -> Corpus:

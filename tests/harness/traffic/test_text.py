@@ -4,12 +4,14 @@ import pytest
 
 from harness.errors import ConfigError, SetupError
 from harness.model import Model
+from harness.traffic.segments import segment_tokens
 from harness.traffic.text import HEAD_TOKENS, corpus, corpus_of, encode, load_tokenizer
 
 
 def test_slices_have_exactly_the_length_asked(model: Model) -> None:
-    _, window = corpus(model.path).readers(seed=1)
-    assert [len(window.take(n)) for n in (1, 31, 32, 5000)] == [1, 31, 32, 5000]
+    text = corpus(model.path)
+    _, window = text.readers(seed=1)
+    assert [len(text.ids(window.take(n))) for n in (1, 31, 32, 5000, 1_000_000)] == [1, 31, 32, 5000, 1_000_000]
 
 
 def test_text_is_the_language_reference(model: Model) -> None:
@@ -24,23 +26,38 @@ def test_equal_seeds_give_equal_slices_and_others_do_not(model: Model) -> None:
 
 
 def test_no_start_is_handed_out_twice_however_often_the_text_is_used_up() -> None:
-    tokens = corpus_of([i % 700 for i in range(8000)])  # much repeated text: 700 different starts
-    warmup, window = tokens.readers(seed=1)
-    starts = [tuple(reader.take_start(100)[:HEAD_TOKENS]) for reader in [window] * 300 + [warmup] * 50]
-    assert len(set(starts)) == len(starts)
+    text = corpus_of([i % 700 for i in range(8000)])  # much repeated text: 700 different starts
+    warmup, window = text.readers(seed=1)
+    texts = [text.ids(reader.take_start(100)) for reader in [window] * 3000 + [warmup] * 500]
+    assert {len(ids) for ids in texts} == {100}
+    assert len({tuple(ids[:HEAD_TOKENS]) for ids in texts}) == len(texts)
+
+
+def test_a_start_is_salted_only_where_the_corpus_has_none_left() -> None:
+    _, window = corpus_of([i % 700 for i in range(8000)]).readers(seed=1)
+    salted = [isinstance(window.take_start(10)[0], str) for _ in range(900)]
+    assert salted == [False] * 700 + [True] * 200
 
 
 def test_warm_up_and_window_share_no_text() -> None:
-    warmup, window = corpus_of(list(range(8000))).readers(seed=1)
-    first = {token for _ in range(50) for token in warmup.take(60)}
-    second = {token for _ in range(50) for token in window.take(60)}
+    text = corpus_of(list(range(8000)))
+    warmup, window = text.readers(seed=1)
+    first = {token for _ in range(50) for token in text.ids(warmup.take(60))}
+    second = {token for _ in range(50) for token in text.ids(window.take(60))}
     assert not first & second
 
 
 def test_within_a_lap_slices_do_not_overlap() -> None:
-    _, window = corpus_of(list(range(8000))).readers(seed=1)
-    tokens = [token for _ in range(70) for token in window.take(100)]
+    text = corpus_of(list(range(8000)))
+    _, window = text.readers(seed=1)
+    tokens = [token for _ in range(70) for token in text.ids(window.take(100))]
     assert len(set(tokens)) == 7000
+
+
+def test_segments_are_slices_or_token_ids() -> None:
+    text = corpus_of(list(range(1000, 9000)))
+    assert list(text.ids([(3, 2), "7,8", (0, 1)])) == [1003, 1004, 7, 8, 1000]
+    assert [segment_tokens(segment) for segment in [(3, 2), "7,8", "5"]] == [2, 2, 1]
 
 
 def test_text_that_has_no_further_start_is_an_error() -> None:
