@@ -24,6 +24,7 @@ from typing import IO, Any, Self
 import psutil
 
 from harness import guardian
+from harness.clock import boot_id
 from harness.errors import ConfigError, LaunchError
 
 MARKER = "KVMARK_LAUNCH"
@@ -145,7 +146,7 @@ class Guarded:
         if self._record is None:
             return
         processes = [vars(one) for one in sorted(self._seen, key=lambda one: one.pid)]
-        record = {"boot": _boot(), "marker": self._marker, "harness_pid": os.getpid(), "processes": processes}
+        record = {"boot": boot_id(), "marker": self._marker, "harness_pid": os.getpid(), "processes": processes}
         temporary = self._record.with_suffix(".tmp")
         with contextlib.suppress(
             OSError
@@ -313,7 +314,7 @@ def sweep(record_dir: Path, say: Callable[[str], None] | None = None) -> int:
         except (ValueError, KeyError, TypeError):
             path.unlink(missing_ok=True)
             continue
-        if record["boot"] == _boot():
+        if record["boot"] == boot_id():
             guardian_alive = [one for one in seen if identify(one.pid) == one and _guardian_of(one.pid) is not None]
             if guardian_alive:
                 continue
@@ -333,10 +334,6 @@ def _guardian_of(pid: int) -> int | None:
             if guardian.__file__ in parent.cmdline():
                 return parent.pid
     return None
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
