@@ -11,8 +11,8 @@ frame. A frame is `<u32 length><u8 kind>` and a body of that length, little-endi
 `previous` is the position of the same request's last PART (0: there is none), so a reader finds an answer's parts
 without holding an index of them. A time that there is not is -1. `ordinal` counts all requests in schedule order.
 
-`inflight-<worker>.bin` is a memory map, 16 bytes a request: `scheduled_ns` (-1: none) and `started_ns` (0: not started).
-Two stores to memory that outlive a killed process tell what it had under way.
+`inflight-<worker>.bin` is a memory map, 16 bytes a request: `scheduled_ns` (-1: none) and `started_ns`
+(0: not started). Two stores to memory, which outlive a killed process, tell what it had under way.
 """
 
 import json
@@ -150,7 +150,7 @@ def remove_spool(folder: Path) -> None:
 
 
 def count_ended(path: Path, done: int = 0, at: int = 0) -> tuple[int, int]:
-    """Ended requests in a stream file so far, and the position after its last whole frame, going on from an earlier count.
+    """Ended requests in a stream file and the position after its last whole frame, going on from an earlier count.
 
     Parameters
     ----------
