@@ -1,0 +1,294 @@
+"""Traces of real services, in the formats that they are published in: when requests came, how long, what they shared.
+
+One format a module: a function from a row's values to what they say. Whatever is wrong with a row is a `ConfigError`
+that names file, line and field. `read` reads a file once a process, whole.
+"""
+
+import csv
+import gzip
+import io
+import json
+import math
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harness.errors import ConfigError
+from harness.traffic.parameters import unknown
+
+TOKENS_MAX = 10_000_000
+"""A request that is longer is a fault of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request of a trace.
+
+    Attributes
+    ----------
+    at_s : float
+        When it came, in seconds from whatever the trace counts from.
+    prompt_tokens, output_tokens : int
+        Its lengths, >= 0; a request that failed has no output.
+    blocks : tuple of int
+        Ids of its prompt's blocks, the last of them perhaps partly filled; empty where the trace has none.
+    """
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where something stands, and how to complain about it."""
+
+    path: Path
+    number: int
+
+    def error(self, field: str, value: object, must: str) -> ConfigError:
+        shown = value if isinstance(value, str) else json.dumps(value, default=str)
+        return ConfigError(f"{self.path}, line {self.number}, {field}: {shown[:80]!r} must be {must}")
+
+    def number_of(self, field: str, value: object) -> float:
+        """A finite number, from JSON or from the text of a CSV."""
+        try:
+            number = math.nan if isinstance(value, bool) or value is None else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.error(field, value, "a number")
+        return number
+
+    def tokens_of(self, field: str, value: object) -> int:
+        """A whole number of tokens, >= 0."""
+        number = self.number_of(field, value)
+        if number != int(number) or not 0 <= number <= TOKENS_MAX:
+            raise self.error(field, value, f"a whole number from 0 to {TOKENS_MAX}")
+        return int(number)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of traces.
+
+    Attributes
+    ----------
+    name : str
+    block_tokens : int or None
+        Tokens of a block; None where the format has no block ids.
+    columns : tuple of str
+        By these a file is recognised: columns of a CSV, keys of each object of a JSONL.
+    row : callable
+        (where it stands, value by column) → `Row`.
+    """
+
+    name: str
+    block_tokens: int | None
+    columns: tuple[str, ...]
+    row: Callable[[Line, Mapping[str, Any]], Row]
+
+
+_FORMATS: list[Format] = []
+
+R = TypeVar("R", bound=Callable[[Line, Mapping[str, Any]], Row])
+
+
+def trace_format(name: str, *columns: str, block_tokens: int | None = None) -> Callable[[R], R]:
+    """Decorator: read a format's rows by this function. A format may have several shapes: one function each."""
+
+    def register(row: R) -> R:
+        _FORMATS.append(Format(name, block_tokens, columns, row))
+        return row
+
+    return register
+
+
+def formats() -> list[Format]:
+    """All shapes of all formats; of two that fit a file, the one with more columns is meant."""
+    from harness.traffic.traces import azure, burstgpt, mooncake, qwen_bailian  # noqa: F401  (they register)
+
+    return sorted(_FORMATS, key=lambda each: -len(each.columns))
+
+
+def format_names() -> list[str]:
+    """Names for `format` in YAML."""
+    return sorted({each.name for each in formats()})
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The rows of a file, in the order of time.
+
+    Attributes
+    ----------
+    format : str
+    block_tokens : int or None
+        Tokens of a block; None where the trace has no block ids.
+    at_s : array of float
+        Seconds from the first row.
+    prompt_tokens, output_tokens : array of int
+    blocks : tuple of tuple of int
+        By row; empty where the trace has none.
+    reordered : int
+        Rows that stood behind one that came later.
+    """
+
+    format: str
+    block_tokens: int | None
+    at_s: "array[float]"
+    prompt_tokens: "array[int]"
+    output_tokens: "array[int]"
+    blocks: tuple[tuple[int, ...], ...]
+    reordered: int
+
+
+def read(path: str, format_name: str = "auto", skip_rows: int = 0, rows_max: int = 1_000_000) -> Trace:
+    """The rows of a file, `.gz` or not, every one of them checked.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    format_name : str
+        One of `format_names`, or ``auto``: by the columns.
+    skip_rows, rows_max : int
+        Rows passed over unread at the start; rows read after them (what stands behind is as if it weren't there).
+
+    Raises
+    ------
+    ConfigError
+        Naming file, line and field.
+    """
+    file = Path(path).expanduser()
+    try:
+        stat = os.stat(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    return _read(file, format_name, skip_rows, rows_max, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, format_name: str, skip_rows: int, rows_max: int, mtime_ns: int, size: int) -> Trace:
+    shape: Format | None = None
+    rows: list[tuple[float, int, int, tuple[int, ...]]] = []
+    for line, values in islice(_values(file), skip_rows, skip_rows + rows_max):
+        if shape is None:
+            shape = _shape_of(line, values, format_name)
+        row = shape.row(line, values)
+        rows.append((row.at_s, row.prompt_tokens, row.output_tokens, row.blocks))
+    if shape is None:
+        raise ConfigError(f"{file}: has no rows" + (f" after skip_rows ({skip_rows})" if skip_rows else ""))
+    reordered = sum(1 for before, after in pairwise(rows) if after[0] < before[0])
+    rows.sort(key=lambda row: row[0])
+    first = rows[0][0]
+    return Trace(
+        shape.name,
+        shape.block_tokens,
+        array("d", (at - first for at, _, _, _ in rows)),
+        array("I", (prompt for _, prompt, _, _ in rows)),
+        array("I", (output for _, _, output, _ in rows)),
+        tuple(blocks for _, _, _, blocks in rows) if shape.block_tokens else (),
+        reordered,
+    )
+
+
+def opened(file: Path) -> io.TextIOBase:
+    """A text file, unpacked where it is packed."""
+    raw = open(file, "rb")  # noqa: SIM115  (closed by the wrapper)
+    packed = raw.peek(2)[:2] == b"\x1f\x8b"
+    return io.TextIOWrapper(gzip.open(raw) if packed else raw, encoding="utf-8-sig", newline="")
+
+
+def lines_of(file: Path) -> Iterator[tuple[Line, str]]:
+    """Lines with their numbers; raises `ConfigError` where the file isn't readable text."""
+    number = 0
+    try:
+        with opened(file) as text:
+            for number, line in enumerate(text, 1):
+                yield Line(file, number), line
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}, line {number + 1}: is not UTF-8 text ({error.reason})") from error
+    except (OSError, EOFError) as error:
+        raise ConfigError(f"{file}, line {number + 1}: can't be read: {error}") from error
+
+
+def _values(file: Path) -> Iterator[tuple[Line, Mapping[str, Any]]]:
+    """Rows of a CSV with a header, or of a JSONL: what the first line is tells."""
+    lines = ((line, text) for line, text in lines_of(file) if text.strip())
+    first = next(lines, None)
+    if first is None:
+        return
+    if first[1].lstrip().startswith("{"):
+        for line, text in chain([first], lines):
+            yield line, _object(line, text)
+        return
+    columns = [name.strip() for name in next(csv.reader([first[1]]))]
+    for line, text in lines:
+        cells = next(csv.reader([text]))
+        if len(cells) != len(columns):
+            raise ConfigError(f"{line.path}, line {line.number}: {len(cells)} cells for {len(columns)} columns")
+        yield line, dict(zip(columns, cells, strict=True))
+
+
+def _object(line: Line, text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{line.path}, line {line.number}: is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{line.path}, line {line.number}: is not a JSON object")
+    return value
+
+
+def _shape_of(line: Line, values: Mapping[str, Any], format_name: str) -> Format:
+    candidates = [each for each in formats() if format_name in ("auto", each.name)]
+    for each in candidates:
+        if set(each.columns) <= set(values):
+            return each
+    if not candidates:
+        raise ConfigError(f"format: {unknown(format_name, ['auto', *format_names()])}")
+    nearest = max(candidates, key=lambda each: len(set(each.columns) & set(values)))
+    missing = [name for name in nearest.columns if name not in values]
+    raise ConfigError(
+        f"{line.path}, line {line.number}: has no {missing[0]!r}, which the format {nearest.name} needs "
+        f"({', '.join(nearest.columns)}); it has {', '.join(map(str, values)) or 'nothing'}"
+    )
+
+
+def field(line: Line, values: Mapping[str, Any], name: str) -> Any:
+    """A value of a row; raises `ConfigError` where the row lacks it."""
+    try:
+        return values[name]
+    except KeyError:
+        raise ConfigError(f"{line.path}, line {line.number}, {name}: is missing") from None
+
+
+def blocks_of(
+    line: Line, values: Mapping[str, Any], name: str, prompt_tokens: int, block_tokens: int
+) -> tuple[int, ...]:
+    """A row's block ids, held against the prompt's length.
+
+    The last block may be partly filled; a trace may leave such a one out, none else.
+    """
+    ids = field(line, values, name)
+    if not isinstance(ids, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in ids):
+        raise line.error(name, ids, "a list of whole numbers")
+    return counted_blocks(line, name, ids, prompt_tokens, block_tokens)
+
+
+def counted_blocks(line: Line, name: str, ids: list[int], prompt_tokens: int, block_tokens: int) -> tuple[int, ...]:
+    """The ids, when they are as many as the prompt has blocks."""
+    whole, most = prompt_tokens // block_tokens, -(-prompt_tokens // block_tokens)
+    if not whole <= len(ids) <= most:
+        raise ConfigError(
+            f"{line.path}, line {line.number}, {name}: {len(ids)} blocks for a prompt of {prompt_tokens} tokens; "
+            f"at {block_tokens} tokens a block it has {most}"
+        )
+    return tuple(ids)
