@@ -1,0 +1,1 @@
+"""How exact the load client is on this host: it plays against a paced server whose true send times are logged."""
