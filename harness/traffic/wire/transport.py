@@ -1,6 +1,5 @@
 """What a transport is: one blocking call that sends a message at its time and fills an exchange as bytes arrive."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -93,13 +92,13 @@ def open_transport(endpoint: Endpoint, kind: Kind = "auto", keep_alive: bool = T
         When `compiled` is asked for and can't be had, or the endpoint's CA file can't be read.
     """
     if kind != "pure" and endpoint.scheme != "https":
-        compiled = importlib.import_module("harness.traffic.wire.compiled")
+        from harness.traffic.wire import compiled
+
         if compiled.built():
-            transport: Transport = compiled.CompiledTransport(endpoint, keep_alive)
-            return transport
+            return compiled.CompiledTransport(endpoint, keep_alive)
     if kind == "compiled":
         why = "it speaks no https" if endpoint.scheme == "https" else "its extension was not built: run `make setup`"
         raise ConfigError(f"transport: compiled is not to be had ({why}); pure and auto are")
-    pure = importlib.import_module("harness.traffic.wire.pure")
-    fallback: Transport = pure.PureTransport(endpoint, keep_alive)
-    return fallback
+    from harness.traffic.wire.pure import PureTransport
+
+    return PureTransport(endpoint, keep_alive)
