@@ -84,9 +84,9 @@ class Format:
     block_tokens : int or None
         Tokens of a block; None where the format has no block ids.
     columns : tuple of str
-        By these a file is recognised: columns of a CSV, keys of each object of a JSONL.
+        By these a file is recognised: columns of a CSV, keys of each object of a JSONL. The last holds the block ids.
     row : callable
-        (where it stands, value by column) → `Row`.
+        (where it stands, value by column) → `Row`, its blocks not yet held against the prompt's length.
     """
 
     name: str
@@ -149,7 +149,14 @@ class Trace:
     reordered: int
 
 
-def read(path: str, format_name: str = "auto", skip_rows: int = 0, rows_max: int = 1_000_000) -> Trace:
+def read(
+    path: str,
+    format_name: str = "auto",
+    *,
+    skip_rows: int = 0,
+    rows_max: int = 1_000_000,
+    block_tokens: int | None = None,
+) -> Trace:
     """The rows of a file, `.gz` or not, every one of them checked.
 
     Parameters
@@ -160,6 +167,8 @@ def read(path: str, format_name: str = "auto", skip_rows: int = 0, rows_max: int
         One of `format_names`, or ``auto``: by the columns.
     skip_rows, rows_max : int
         Rows passed over unread at the start; rows read after them (what stands behind is as if it weren't there).
+    block_tokens : int or None
+        Tokens of a block; None: as the format has it.
 
     Raises
     ------
@@ -171,17 +180,22 @@ def read(path: str, format_name: str = "auto", skip_rows: int = 0, rows_max: int
         stat = os.stat(file)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    return _read(file, format_name, skip_rows, rows_max, stat.st_mtime_ns, stat.st_size)
+    return _read(file, format_name, skip_rows, rows_max, block_tokens, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4)
-def _read(file: Path, format_name: str, skip_rows: int, rows_max: int, mtime_ns: int, size: int) -> Trace:
+def _read(
+    file: Path, format_name: str, skip_rows: int, rows_max: int, block_tokens: int | None, mtime_ns: int, size: int
+) -> Trace:
     shape: Format | None = None
     rows: list[tuple[float, int, int, tuple[int, ...]]] = []
     for line, values in islice(_values(file), skip_rows, skip_rows + rows_max):
         if shape is None:
             shape = _shape_of(line, values, format_name)
+            block_tokens = (block_tokens or shape.block_tokens) if shape.block_tokens else None
         row = shape.row(line, values)
+        if block_tokens:
+            _check_blocks(line, shape.columns[-1], row, block_tokens)
         rows.append((row.at_s, row.prompt_tokens, row.output_tokens, row.blocks))
     if shape is None:
         raise ConfigError(f"{file}: has no rows" + (f" after skip_rows ({skip_rows})" if skip_rows else ""))
@@ -190,11 +204,11 @@ def _read(file: Path, format_name: str, skip_rows: int, rows_max: int, mtime_ns:
     first = rows[0][0]
     return Trace(
         shape.name,
-        shape.block_tokens,
+        block_tokens,
         array("d", (at - first for at, _, _, _ in rows)),
         array("I", (prompt for _, prompt, _, _ in rows)),
         array("I", (output for _, _, output, _ in rows)),
-        tuple(blocks for _, _, _, blocks in rows) if shape.block_tokens else (),
+        tuple(blocks for _, _, _, blocks in rows) if block_tokens else (),
         reordered,
     )
 
@@ -270,25 +284,19 @@ def field(line: Line, values: Mapping[str, Any], name: str) -> Any:
         raise ConfigError(f"{line.path}, line {line.number}, {name}: is missing") from None
 
 
-def blocks_of(
-    line: Line, values: Mapping[str, Any], name: str, prompt_tokens: int, block_tokens: int
-) -> tuple[int, ...]:
-    """A row's block ids, held against the prompt's length.
-
-    The last block may be partly filled; a trace may leave such a one out, none else.
-    """
+def blocks_of(line: Line, values: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """A row's list of block ids."""
     ids = field(line, values, name)
     if not isinstance(ids, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in ids):
         raise line.error(name, ids, "a list of whole numbers")
-    return counted_blocks(line, name, ids, prompt_tokens, block_tokens)
-
-
-def counted_blocks(line: Line, name: str, ids: list[int], prompt_tokens: int, block_tokens: int) -> tuple[int, ...]:
-    """The ids, when they are as many as the prompt has blocks."""
-    whole, most = prompt_tokens // block_tokens, -(-prompt_tokens // block_tokens)
-    if not whole <= len(ids) <= most:
-        raise ConfigError(
-            f"{line.path}, line {line.number}, {name}: {len(ids)} blocks for a prompt of {prompt_tokens} tokens; "
-            f"at {block_tokens} tokens a block it has {most}"
-        )
     return tuple(ids)
+
+
+def _check_blocks(line: Line, name: str, row: Row, block_tokens: int) -> None:
+    """As many blocks as the prompt has; one that is only partly filled, the last, may be left out."""
+    whole, most = row.prompt_tokens // block_tokens, -(-row.prompt_tokens // block_tokens)
+    if not whole <= len(row.blocks) <= most:
+        raise ConfigError(
+            f"{line.path}, line {line.number}, {name}: {len(row.blocks)} blocks for a prompt of {row.prompt_tokens} "
+            f"tokens; at {block_tokens} tokens a block it has {most}"
+        )

@@ -8,7 +8,7 @@ stands for the block and all before it. Also the same as a CSV whose `hash_id_ra
 from collections.abc import Mapping
 from typing import Any
 
-from harness.traffic.traces import Line, Row, blocks_of, counted_blocks, field, trace_format
+from harness.traffic.traces import Line, Row, blocks_of, field, trace_format
 
 BLOCK_TOKENS = 512
 
@@ -16,19 +16,17 @@ BLOCK_TOKENS = 512
 @trace_format("mooncake", "timestamp", "input_length", "output_length", "hash_ids", block_tokens=BLOCK_TOKENS)
 def published(line: Line, values: Mapping[str, Any]) -> Row:
     """A row as it is published."""
-    prompt = line.tokens_of("input_length", field(line, values, "input_length"))
     return Row(
         line.number_of("timestamp", field(line, values, "timestamp")) / 1000,
-        prompt,
+        line.tokens_of("input_length", field(line, values, "input_length")),
         line.tokens_of("output_length", field(line, values, "output_length")),
-        blocks_of(line, values, "hash_ids", prompt, BLOCK_TOKENS),
+        blocks_of(line, values, "hash_ids"),
     )
 
 
 @trace_format("mooncake", "timestamp_ms", "input_length", "output_length", "hash_id_ranges", block_tokens=BLOCK_TOKENS)
 def in_ranges(line: Line, values: Mapping[str, Any]) -> Row:
     """A row with its ids as ranges."""
-    prompt = line.tokens_of("input_length", field(line, values, "input_length"))
     ranges = field(line, values, "hash_id_ranges")
     ids: list[int] = []
     for text in ranges.split():
@@ -38,7 +36,7 @@ def in_ranges(line: Line, values: Mapping[str, Any]) -> Row:
         ids += range(int(first), int(last or first) + 1)
     return Row(
         line.number_of("timestamp_ms", field(line, values, "timestamp_ms")) / 1000,
-        prompt,
+        line.tokens_of("input_length", field(line, values, "input_length")),
         line.tokens_of("output_length", field(line, values, "output_length")),
-        counted_blocks(line, "hash_id_ranges", ids, prompt, BLOCK_TOKENS),
+        tuple(ids),
     )

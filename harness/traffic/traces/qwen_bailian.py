@@ -17,10 +17,9 @@ BLOCK_TOKENS = 16
 )
 def qwen_bailian(line: Line, values: Mapping[str, Any]) -> Row:
     """A row; a later turn's earlier blocks are its parent's, so the ids say all that the parent would."""
-    prompt = line.tokens_of("input_length", field(line, values, "input_length"))
     return Row(
         line.number_of("timestamp", field(line, values, "timestamp")),
-        prompt,
+        line.tokens_of("input_length", field(line, values, "input_length")),
         line.tokens_of("output_length", field(line, values, "output_length")),
-        blocks_of(line, values, "hash_ids", prompt, BLOCK_TOKENS),
+        blocks_of(line, values, "hash_ids"),
     )

@@ -87,6 +87,7 @@ def document_qa(what: DocumentQa, wanted: Wanted) -> Drawn:
     # Both are drawn whatever the reach, so that everything else is equal for every reach.
     levels = stratified(rng, wanted.requests, lambda level: level)
     goes_far = stratified(rng, wanted.requests, lambda level: level >= 0.5)
+    texts = {one: _document(one, lengths[one], what.quote_tokens) for one in dict.fromkeys(asked)}
     sessions = []
     for one, own, out, level, far in zip(asked, questions, outputs, levels, goes_far, strict=True):
         passages = lengths[one] // what.quote_tokens
@@ -95,7 +96,7 @@ def document_qa(what: DocumentQa, wanted: Wanted) -> Drawn:
             quoted = starts + int(level * (passages - starts))
         else:
             quoted = int(level * starts)
-        parts = (*_document(one, lengths[one], what.quote_tokens), _passage(one, quoted, what.quote_tokens), Fresh(own))
+        parts = (*texts[one], _passage(one, quoted, what.quote_tokens), Fresh(own))
         sessions.append(Session((Turn(lengths[one] + what.quote_tokens + own, out, parts),)))
     return Drawn(sessions)
 
