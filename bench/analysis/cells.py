@@ -7,83 +7,207 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis.load import LaunchRecord
+from bench.analysis.client import Verdict, client_figures, judge_client, loop_lag_note
+from bench.analysis.distribution import Distribution, Floats, pooled, quantile, quantiles
+from bench.analysis.drift import drift
+from bench.analysis.load import CellRecord, LaunchRecord
+from bench.analysis.measure import CellMeasures, measure
 from bench.analysis.metrics import (
     LATENCIES,
-    Floats,
     Requests,
+    is_latency,
+    itl_limits,
     launch_statistics,
     limit_name,
-    quantiles,
     sla_limits,
-    window_requests,
+    steady_statistics,
 )
-from bench.analysis.result import CellResult, DeploymentResult, LaunchStatistics
-from bench.analysis.state import LEAST_ATTAINED, cell_state
+from bench.analysis.planned import Limits, PlannedLoad, planned_load
+from bench.analysis.result import CellResult, DeploymentResult, DriftResult, LaunchStatistics, TenantResult
+from bench.analysis.state import cell_state
+from harness.errors import KVMarkError
 
 OUTPUT_LENGTH_TOLERANCE = 0.01
 """Output lengths that differ more than this between deployments are reported."""
 
 
+DRIFT_SHARE = 0.05
+"""A drift that over a mean output changes the median ITL by less than this share is not worth a note."""
+
+
 @dataclass(frozen=True)
-class _Measured:
-    block: int
-    replica: int
-    requests: Requests
-    schedule_sha256: str | None
+class _Part:
+    """What is kept of one launch's requests, or of one tenant's: small, however many tokens there were."""
+
+    statistics: LaunchStatistics
+    latencies: dict[str, Floats | Distribution]
+    drift_xy: Floats
+    drift_xx: Floats
+    tokens: int
+    packed: int
+    estimated: int
+    buffered: int
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One launch under the load: its requests' fate, and the rest where it was measured."""
+
+    requests: int
+    errors: dict[str, int]
+    part: _Part | None
+    tenants: dict[str, "_Tenant"]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Tenant:
+    requests: int
+    errors: dict[str, int]
+    part: _Part
 
 
 def cell_result(plan: Mapping[str, Any], load: str, launches: Sequence[LaunchRecord]) -> CellResult:
     """One deployment under one load, over its launches."""
-    slas = plan.get("sla") or {}
-    open_loop = plan["loads"][load]["arrival"]["kind"] != "closed"
-    good: list[_Measured] = []
+    planned = planned_load(plan, load)
     faults: list[tuple[str, str]] = []
-    seen: list[Requests] = []
+    seen: list[_Launch] = []
     for launch in launches:
         cell = launch.cells.get(load)
         if cell is None:
             if launch.state == "measured":
                 faults.append(("failed", "the cell was not recorded"))
             continue
-        requests = None if cell.requests is None else window_requests(cell.requests, open_loop=open_loop)
-        if requests is not None:
-            seen.append(requests)
-        state, reason = cell_state(cell, requests)
-        if state == "failed":
+        found, state, reason = _launch(launch, cell, planned)
+        if found is not None:
+            seen.append(found)
+        if state != "measured":
             faults.append((state, f"block {launch.block}: {reason}"))
-        elif requests is not None:
-            if state == "client-bound":
-                faults.append((state, f"block {launch.block}: {reason}"))
-            good.append(_Measured(launch.block, launch.replica, requests, cell.facts.get("schedule_sha256")))
     if not seen and not faults:
         return CellResult(load, "failed", "no cell of it was measured")
-    statistics = tuple(
-        LaunchStatistics(m.block, m.replica, launch_statistics(m.requests, slas), m.schedule_sha256) for m in good
-    )
+    good = [one.part for one in seen if one.part is not None]
+    statistics = tuple(part.statistics for part in good)
     worst = next((f for f in faults if f[0] == "failed"), faults[0] if faults else ("measured", None))
-    errors: dict[str, int] = {}
-    for requests in seen:
-        for kind, count in requests.failures().items():
-            errors[kind] = errors.get(kind, 0) + count
+    errors = _summed(one.errors for one in seen)
     return CellResult(
         load=load,
         state=worst[0],
         reason=worst[1],
-        requests=sum(map(len, seen)),
+        requests=sum(one.requests for one in seen),
         failed_requests=sum(errors.values()),
         errors=errors,
         launches=statistics,
-        quantiles={metric: quantiles(_pooled(good, metric)) for metric in LATENCIES} if good else {},
+        quantiles=_quantiles(good),
         means=_means(statistics),
-        sla_met={name: met for name, limits in slas.items() if (met := _sla_met(statistics, limits)) is not None},
+        sla_met={
+            name: met for name, limits in planned.slas.items() if (met := _sla_met(statistics, limits)) is not None
+        },
         cache_state=_cache_state(launches, load),
-        notes=tuple(_notes(good, statistics, launches, load)),
+        notes=tuple(dict.fromkeys(_notes(good, seen, launches, load))),
+        drift=_drift(good),
+        tenants={name: _tenant_result(name, planned, seen) for name in planned.tenants},
     )
 
 
-def _pooled(good: Sequence[_Measured], metric: str) -> Floats:
-    return np.concatenate([m.requests.latency(metric) for m in good])
+def _launch(launch: LaunchRecord, cell: CellRecord, planned: PlannedLoad) -> tuple[_Launch | None, str, str | None]:
+    """One launch under the load, its state, and why."""
+    limits = itl_limits(*planned.slas.values(), *planned.own_slas.values())
+    measured, client, verdict = None, None, Verdict(None)
+    if cell.requests is not None:
+        try:
+            measured = measure(cell.requests, planned.groups, limits, tenants=bool(planned.tenants))
+        except (OSError, ValueError, KVMarkError) as error:  # pyarrow's own errors are ValueErrors
+            return None, "failed", f"requests.parquet can't be read: {error}"
+        client = client_figures(cell.facts, measured, planned)
+        verdict = judge_client(client, measured.window)
+    state, reason = cell_state(cell.facts, measured.window if measured else None, client, verdict)
+    if measured is None:
+        return None, state, reason
+    if state == "failed":
+        return _Launch(len(measured.window), measured.window.failures(), None, {}, ()), state, reason
+    statistics = LaunchStatistics(
+        launch.block,
+        launch.replica,
+        _statistics(measured.window, measured.everything, measured, planned.slas),
+        cell.facts.get("schedule_sha256"),
+        client,
+        measured.series,
+    )
+    part = _part(measured.window, statistics)
+    lag = loop_lag_note(client, measured.window.itl) if client is not None else None
+    notes = (*verdict.notes, *([lag] if lag else ()))
+    tenants = {name: _tenant(launch, measured, name, planned) for name in planned.tenants if name in measured.tenants}
+    return _Launch(len(measured.window), measured.window.failures(), part, tenants, notes), state, reason
+
+
+def _statistics(
+    window: Requests, everything: Requests, measured: CellMeasures, slas: Mapping[str, Limits]
+) -> dict[str, float]:
+    steady = steady_statistics(everything, measured.steady) if measured.steady is not None else {}
+    return launch_statistics(window, slas) | steady
+
+
+def _part(requests: Requests, statistics: LaunchStatistics) -> _Part:
+    return _Part(
+        statistics=statistics,
+        latencies={metric: requests.latency(metric) for metric in LATENCIES},
+        drift_xy=requests.drift_xy,
+        drift_xx=requests.drift_xx,
+        tokens=int(requests.output_tokens.sum()),
+        packed=int(requests.packed_tokens[requests.ok].sum()),
+        estimated=int(requests.estimated.sum()),
+        buffered=int(requests.buffered.sum()),
+    )
+
+
+def _tenant(launch: LaunchRecord, measured: CellMeasures, name: str, planned: PlannedLoad) -> _Tenant:
+    window, everything = measured.tenants[name]
+    label = planned.groups[name].sla
+    slas = {label: planned.own_slas[label]} if label is not None else {}
+    values = _statistics(window, everything, measured, slas)
+    return _Tenant(
+        len(window), window.failures(), _part(window, LaunchStatistics(launch.block, launch.replica, values))
+    )
+
+
+def _tenant_result(name: str, planned: PlannedLoad, seen: Sequence[_Launch]) -> TenantResult:
+    found = [one.tenants[name] for one in seen if name in one.tenants]
+    statistics = tuple(one.part.statistics for one in found)
+    errors = _summed(one.errors for one in found)
+    label = planned.groups[name].sla
+    return TenantResult(
+        tenant=name,
+        sla=label,
+        requests=sum(one.requests for one in found),
+        failed_requests=sum(errors.values()),
+        errors=errors,
+        launches=statistics,
+        quantiles=_quantiles([one.part for one in found]),
+        means=_means(statistics),
+        sla_met=None if label is None else _sla_met(statistics, planned.own_slas[label]),
+    )
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for kind, count in one.items():
+            total[kind] = total.get(kind, 0) + count
+    return total
+
+
+def _quantiles(good: Sequence[_Part]) -> dict[str, Any]:
+    """Percentiles of all launches' values together."""
+    if not good:
+        return {}
+    return {metric: quantiles(pooled([part.latencies[metric] for part in good])) for metric in LATENCIES}
+
+
+def _drift(good: Sequence[_Part]) -> DriftResult | None:
+    if not good:
+        return None
+    found = drift(np.concatenate([p.drift_xy for p in good]), np.concatenate([p.drift_xx for p in good]))
+    return None if found is None else DriftResult(found.slope, found.low, found.high, found.requests)
 
 
 def _means(statistics: Sequence[LaunchStatistics]) -> dict[str, float]:
@@ -95,10 +219,6 @@ def _means(statistics: Sequence[LaunchStatistics]) -> dict[str, float]:
     return {name: value for name, value in means.items() if math.isfinite(value) and not is_latency(name)}
 
 
-def is_latency(name: str) -> bool:
-    return name.startswith(("ttft_", "itl_", "tpot_", "e2e_"))
-
-
 def _sla_met(statistics: Sequence[LaunchStatistics], limits: Mapping[str, Any]) -> bool | None:
     """Whether every launch keeps every limit; None where nothing is limited or measured."""
     wanted = [(limit_name(metric, p), limit) for metric, p, limit in sla_limits(limits)]
@@ -108,26 +228,43 @@ def _sla_met(statistics: Sequence[LaunchStatistics], limits: Mapping[str, Any]) 
 
 
 def _notes(
-    good: Sequence[_Measured], statistics: Sequence[LaunchStatistics], launches: Sequence[LaunchRecord], load: str
+    good: Sequence[_Part], seen: Sequence[_Launch], launches: Sequence[LaunchRecord], load: str
 ) -> Iterable[str]:
-    tokens = sum(int(m.requests.output_tokens.sum()) for m in good)
-    if packed := sum(m.requests.packed for m in good):
-        yield f"{packed / max(tokens, 1):.0%} of tokens arrived several at once: their ITL is spread over the event"
-    if estimated := sum(m.requests.estimated for m in good):
+    tokens = sum(part.tokens for part in good)
+    if packed := sum(part.packed for part in good):
+        share = f"{packed / max(tokens, 1):.1%} of all"
+        yield f"chunks carried several tokens ({share}): their ITL is spread over the chunk"
+    if estimated := sum(part.estimated for part in good):
         yield f"{estimated} requests: tokens an event estimated from the usage total"
-    if buffered := sum(m.requests.buffered for m in good):
+    if buffered := sum(part.buffered for part in good):
         yield f"{buffered} requests: the output came all at once, held back on its way; they have no ITL and no TPOT"
-    ratios = [
-        s.values["attained_over_requested_rate"] for s in statistics if "attained_over_requested_rate" in s.values
-    ]
-    if ratios and min(ratios) < LEAST_ATTAINED:
-        yield f"the requested rate was not attained: {min(ratios):.0%} of it"
+    if (drifting := _drift_note(good)) is not None:
+        yield drifting
+    for one in seen:
+        yield from one.notes
     pool = [c.facts.get("working_set_over_pool") for launch in launches if (c := launch.cells.get(load))]
     known = [float(ratio) for ratio in pool if ratio is not None]
     if known and max(known) < 1:
         yield f"the pool does not bind (working set ÷ pool {max(known):.2f}): only overhead shows"
     if _cache_state(launches, load) == "unverified":
         yield "the cache reset before the load could not be verified"
+
+
+def _drift_note(good: Sequence[_Part]) -> str | None:
+    """Late tokens that come slower, beyond chance, and by enough to matter over an output of mean length.
+
+    The other way is no fault of an engine: early tokens share it with the prompts of requests that began together.
+    """
+    found = _drift(good)
+    if found is None or not math.isfinite(found.low) or found.low <= 0:
+        return None
+    lengths = [p.statistics.values.get("output_tokens_mean", 0.0) for p in good]
+    itl = pooled([part.latencies["itl_ms"] for part in good])
+    change = found.ms_per_1k_tokens * float(np.mean(lengths)) / 1000
+    if not len(itl) or change < DRIFT_SHARE * quantile(itl, 50).value:
+        return None
+    bounds = f"[{found.low:+.3g}, {found.high:+.3g}]"
+    return f"ITL drifts by {found.ms_per_1k_tokens:+.3g} ms per 1K tokens {bounds}: late tokens come slower"
 
 
 def _cache_state(launches: Sequence[LaunchRecord], load: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analysis.cells import is_latency
 from bench.analysis.compare import (
     Estimate,
     across_engines,
@@ -18,7 +17,9 @@ from bench.analysis.compare import (
     spread_between_replicas,
     within_engine,
 )
-from bench.analysis.metrics import tail_percent
+from bench.analysis.distribution import tail_percent
+from bench.analysis.metrics import is_latency
+from bench.analysis.planned import is_closed
 from bench.analysis.result import Comparison, DeploymentResult, NoiseFloor
 
 THROUGHPUT = "output_tokens_per_s"
@@ -41,7 +42,7 @@ def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[Depl
     limits = margins(plan.get("margin") or {})
     common = next((d for d in deployments if d.common_baseline), None)
     for load, facts in loads.items():
-        closed = facts["arrival"]["kind"] == "closed"
+        closed = is_closed(facts)
         tail = f"ttft_p{_tail(deployments, load)}_ms"
         for metric in (THROUGHPUT, tail, *(m for m in EXPLORATORY if m != tail)):
             role = "primary" if metric in (THROUGHPUT, tail) else "exploratory"

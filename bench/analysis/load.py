@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.analysis.records import Records
 from harness.errors import KVMarkError
 from harness.files import read_json
 
@@ -18,11 +18,11 @@ SCHEMA_VERSIONS = (1,)
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell: `cell.json`, and the requests where there are any."""
+    """One cell: `cell.json`, and where the requests are (they are read when measured, one cell at a time)."""
 
     load: str
     facts: dict[str, Any]
-    requests: pa.Table | None
+    requests: Records | None
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _launch(folder: Path, block: int, problems: list[str]) -> LaunchRecord | Non
     facts = _json_or_none(folder / "launch.json", problems)
     if facts is None:
         return None
-    telemetry = _table_or_none(folder / "telemetry.parquet", problems)
+    telemetry = _frame_or_none(folder / "telemetry.parquet", problems)
     cells = {f.parent.name: f.parent for f in sorted(folder.glob("cells/*/cell.json"))}
     tasks = {f.parent.name: f.parent for f in sorted(folder.glob("accuracy/*/results.json"))}
     return LaunchRecord(
@@ -127,7 +127,7 @@ def _launch(folder: Path, block: int, problems: list[str]) -> LaunchRecord | Non
         cells={name: cell for name, f in cells.items() if (cell := _cell(f, problems))},
         tasks={name: task for name, f in tasks.items() if (task := _task(f, problems))},
         output_check=_json_or_none(folder / "output_check.json", problems),
-        telemetry=None if telemetry is None else telemetry.to_pandas(),
+        telemetry=telemetry,
     )
 
 
@@ -135,7 +135,7 @@ def _cell(folder: Path, problems: list[str]) -> CellRecord | None:
     facts = _json_or_none(folder / "cell.json", problems)
     if facts is None:
         return None
-    return CellRecord(folder.name, facts, _table_or_none(folder / "requests.parquet", problems))
+    return CellRecord(folder.name, facts, _records_or_none(folder / "requests.parquet", problems))
 
 
 def _task(folder: Path, problems: list[str]) -> TaskRecord | None:
@@ -158,11 +158,21 @@ def _json_or_none(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _table_or_none(path: Path, problems: list[str]) -> pa.Table | None:
+def _records_or_none(path: Path, problems: list[str]) -> Records | None:
     if not path.is_file():
         return None
     try:
-        return pq.read_table(path)
+        return Records.open(path)
+    except (OSError, ValueError, KVMarkError) as error:  # pyarrow's own errors are ValueErrors
+        problems.append(f"{path.parent.name}/{path.name} can't be read: {error}")
+        return None
+
+
+def _frame_or_none(path: Path, problems: list[str]) -> pd.DataFrame | None:
+    if not path.is_file():
+        return None
+    try:
+        return pd.DataFrame(pq.read_table(path).to_pandas())
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         problems.append(f"{path.parent.name}/{path.name} can't be read: {error}")
         return None

@@ -35,16 +35,127 @@ class Quantile:
 
 
 @dataclass(frozen=True)
+class Series:
+    """One launch over time, from the window's first arrival on; every request counts, those of the warm-up too.
+
+    Attributes
+    ----------
+    width_s : int
+        Length of a bin; counts are of the whole bin.
+    arrivals, sends, completions, failures : tuple of int
+        Requests due (closed loop: sent), sent, ended well, and ended otherwise.
+    output_tokens_per_s : tuple of float
+        Tokens that arrived, those of requests that failed later too.
+    running : tuple of float
+        Mean number of requests sent and not yet ended.
+    ttft_p50_ms : tuple of float or None
+        Median of the requests that arrived in the bin, failures infinite; None: none did.
+    itl_p50_ms : tuple of float or None
+        Median of the tokens that arrived in the bin, to 0.4 %.
+    """
+
+    width_s: int
+    arrivals: tuple[int, ...]
+    sends: tuple[int, ...]
+    completions: tuple[int, ...]
+    failures: tuple[int, ...]
+    output_tokens_per_s: tuple[float, ...]
+    running: tuple[float, ...]
+    ttft_p50_ms: tuple[float | None, ...]
+    itl_p50_ms: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class ClientFigures:
+    """How the load client fared in one cell (rule 11); None: not recorded.
+
+    Attributes
+    ----------
+    cpu_share : float or None
+        CPU ÷ wall time, over all of the client's processes.
+    loop_lag_p99_ms, loop_lag_max_ms : float or None
+        How late the client's event loop came to a timer.
+    send_lag_p50_ms, … : float or None
+        Send − schedule over the window's requests that have a schedule.
+    attained_over_asked_rate : float or None
+        Rate of first turns as sent ÷ as scheduled.
+    asked_concurrency, attained_over_asked_concurrency : float or None
+        Sessions at a time of the closed loops; and the mean in progress ÷ that.
+    reused_connections_share : float or None
+        Requests that went over a connection that had served before.
+    peak_streams, peak_tokens_per_s, peak_requests_per_s : float
+        Most streams between their first and last token at once; most tokens and sends in one second.
+    ceiling : dict or None
+        What this client was found to measure well on its host (``make calibrate``).
+    calibration_asked : bool
+        Whether the record can say: those of older versions can't.
+    """
+
+    transport: str | None
+    processes: int
+    lost_workers: int
+    cpu_share: float | None
+    loop_lag_p99_ms: float | None
+    loop_lag_max_ms: float | None
+    send_lag_p50_ms: float | None
+    send_lag_p90_ms: float | None
+    send_lag_p99_ms: float | None
+    send_lag_max_ms: float | None
+    attained_over_asked_rate: float | None
+    asked_concurrency: float | None
+    attained_over_asked_concurrency: float | None
+    reused_connections_share: float | None
+    peak_streams: int
+    peak_tokens_per_s: float
+    peak_requests_per_s: float
+    ceiling: dict[str, Any] | None
+    calibration_asked: bool
+
+
+@dataclass(frozen=True)
 class LaunchStatistics:
     """One launch under one load: the numbers that comparisons use (rule 13), by names of `docs/metrics.md`.
 
-    `schedule_sha256` is the hash of the traffic that it was sent.
+    `schedule_sha256` is the hash of the traffic that it was sent. Of a tenant's requests only `values` are told.
     """
 
     block: int
     replica: int
     values: dict[str, float]
     schedule_sha256: str | None = None
+    client: ClientFigures | None = None
+    series: Series | None = None
+
+
+@dataclass(frozen=True)
+class DriftResult:
+    """Change of the ITL along the generation, ms per 1,000 tokens, over all launches, with its 95 % interval."""
+
+    ms_per_1k_tokens: float
+    low: float
+    high: float
+    requests: int
+
+
+@dataclass(frozen=True)
+class TenantResult:
+    """One tenant's requests under a load of several, over all launches; fields as in `CellResult`.
+
+    Attributes
+    ----------
+    sla : str or None
+        The tenant's own SLA, by name; goodput and `sla_met` are of this one.
+    """
+
+    tenant: str
+    sla: str | None
+    requests: int
+    failed_requests: int
+    errors: dict[str, int]
+    launches: tuple[LaunchStatistics, ...]
+    quantiles: dict[str, tuple[Quantile, ...]]
+    means: dict[str, float]
+    sla_met: bool | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +175,8 @@ class CellResult:
     launches : tuple of LaunchStatistics
         One entry a measured launch.
     quantiles : dict
-        Metric (``ttft_ms``, ``itl_ms``, ``tpot_ms``, ``e2e_ms``) → percentiles that the sample supports.
+        Metric (``ttft_ms``, ``itl_ms``, ``tpot_ms``, ``e2e_ms``, ``normalised_latency_ms``) → percentiles that the
+        sample supports.
     means : dict
         Mean over launches of the launch statistics that are rates or shares; absent where not measured.
     sla_met : dict
@@ -73,6 +185,10 @@ class CellResult:
         Prefix cache at the start of the load: cold, warm, unverified, or mixed.
     notes : tuple of str
         What a reader must know (estimated token counts, output lengths, a pool that doesn't bind).
+    drift : DriftResult or None
+        None: no request of three tokens or more.
+    tenants : dict
+        Tenant → its own results, where the load has tenants.
     """
 
     load: str
@@ -87,6 +203,8 @@ class CellResult:
     sla_met: dict[str, bool] = field(default_factory=dict)
     cache_state: str = "unverified"
     notes: tuple[str, ...] = ()
+    drift: DriftResult | None = None
+    tenants: dict[str, TenantResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

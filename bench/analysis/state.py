@@ -1,20 +1,12 @@
 """What became of a deployment and of each of its cells: measured, or why not. Nothing disappears."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.analysis.load import CellRecord, LaunchRecord
-from bench.analysis.metrics import Requests, quantile
-from bench.analysis.result import OutputCheckResult
-
-CLIENT_CPU_SHARE = 0.9
-"""CPU ÷ wall time of the load client (one process, one core) above which it may set the pace, and not the server."""
-
-SEND_LAG_MS, SEND_LAG_SHARE = 50.0, 0.1
-"""A P90 send lag beyond both the milliseconds and this share of the median TTFT counts as the client's."""
-
-LEAST_ATTAINED = 0.95
-"""Least share of the requested rate that an open loop must send."""
+from bench.analysis.client import Verdict
+from bench.analysis.load import LaunchRecord
+from bench.analysis.metrics import Requests
+from bench.analysis.result import ClientFigures, OutputCheckResult
 
 
 def deployment_state(
@@ -60,9 +52,14 @@ def took_load(launch: LaunchRecord, loads: Collection[str]) -> bool:
     return bool(cells) and all(cell is not None and cell.facts.get("state") == "measured" for cell in cells)
 
 
-def cell_state(cell: CellRecord, requests: Requests | None) -> tuple[str, str | None]:
+def cell_state(
+    facts: Mapping[str, Any], requests: Requests | None, client: ClientFigures | None, verdict: Verdict | None
+) -> tuple[str, str | None]:
     """State and reason of one cell: failed, client-bound, or measured."""
-    facts = cell.facts
+    if client is not None and client.lost_workers:
+        count = client.lost_workers
+        lost = "a load worker was" if count == 1 else f"{count} load workers were"
+        return "failed", f"{lost} lost: not all of the load was sent, and what was under way is client_lost"
     if facts.get("state") != "measured":
         return "failed", str(facts.get("reason") or "no reason was recorded")
     if requests is None or not len(requests):
@@ -70,25 +67,12 @@ def cell_state(cell: CellRecord, requests: Requests | None) -> tuple[str, str | 
     if not requests.ok.any():
         kinds = ", ".join(f"{kind} ({count})" for kind, count in requests.failures().items())
         return "failed", f"every request failed: {kinds}"
-    client = facts.get("client") or {}
-    if client.get("exit_code") not in (0, None):
-        return "failed", f"the load client ended with exit code {client['exit_code']}"
-    if bound := _client_bound(facts, requests):
-        return "client-bound", bound
+    exit_code = (facts.get("client") or {}).get("exit_code")
+    if exit_code not in (0, None):
+        return "failed", f"the load client ended with exit code {exit_code}"
+    if verdict is not None and verdict.bound:
+        return "client-bound", verdict.bound
     return "measured", None
-
-
-def _client_bound(facts: dict[str, Any], requests: Requests) -> str | None:
-    client = facts.get("client") or {}
-    cpu, wall = client.get("cpu_s"), client.get("wall_s")
-    if cpu is not None and wall and cpu / wall > CLIENT_CPU_SHARE:
-        return f"the load client used {cpu / wall:.0%} of a core (limit {CLIENT_CPU_SHARE:.0%})"
-    lags = requests.send_lag_ms[requests.send_lag_ms == requests.send_lag_ms]
-    if len(lags) and requests.ok.any():
-        lag, usual = quantile(lags, 90).value, quantile(requests.ttft_ms[requests.ok], 50).value
-        if lag > SEND_LAG_MS and lag > SEND_LAG_SHARE * usual:
-            return f"requests left {lag:.0f} ms late (P90), against a median TTFT of {usual:.0f} ms"
-    return None
 
 
 def _distinct(reasons: Iterable[str]) -> str:

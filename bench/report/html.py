@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from bench.analysis.metrics import LATENCIES, P99_SAMPLES, limit_name, sla_limits
+from bench.analysis.distribution import P99_SAMPLES
+from bench.analysis.metrics import LATENCIES, limit_name, sla_limits
 from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
 from bench.report import form
 from bench.report.charts import Axis, Point, scatter

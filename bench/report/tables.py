@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analysis.metrics import LATENCIES, P99_SAMPLES
+from bench.analysis.distribution import P99_SAMPLES
+from bench.analysis.metrics import LATENCIES
 from bench.analysis.result import AccuracyComparison, Analysis, CellResult, Comparison, DeploymentResult
 from bench.report import form
 from harness.files import write_bytes

@@ -9,16 +9,51 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.traffic.records import SCHEMA
-
 MS = 1_000_000
 S = 1_000 * MS
+
+SCHEMA = pa.schema(
+    [
+        ("request_id", pa.string()),
+        ("phase", pa.string()),
+        ("session_id", pa.string()),
+        ("turn", pa.int32()),
+        ("tenant", pa.string()),
+        ("worker", pa.int16()),
+        ("scheduled_ns", pa.int64()),
+        ("sent_ns", pa.int64()),
+        ("send_lag_us", pa.int64()),
+        ("ended_ns", pa.int64()),
+        ("planned_prompt_tokens", pa.int32()),
+        ("planned_output_tokens", pa.int32()),
+        ("prompt_tokens", pa.int32()),
+        ("cached_prompt_tokens", pa.int32()),
+        ("output_tokens", pa.int32()),
+        ("event_us", pa.list_(pa.uint32())),
+        ("event_tokens", pa.list_(pa.uint16())),
+        ("tokens_estimated", pa.bool_()),
+        ("buffered", pa.bool_()),
+        ("finish_reason", pa.string()),
+        ("http_status", pa.int32()),
+        ("error", pa.string()),
+        ("error_detail", pa.string()),
+        ("connection_reused", pa.bool_()),
+        ("resends", pa.int16()),
+        ("text", pa.string()),
+    ],
+    metadata={"kvmark_requests_version": "2"},
+)
+"""As `docs/results.md` has it."""
+
+_NEW = ("tenant", "worker", "send_lag_us", "connection_reused", "resends")
+_EVENTS_1 = {"event_us": ("event_ns", pa.list_(pa.int64())), "event_tokens": ("event_tokens", pa.list_(pa.int32()))}
+SCHEMA_1 = pa.schema([_EVENTS_1.get(one.name, (one.name, one.type)) for one in SCHEMA if one.name not in _NEW])
 
 
 def request(
     index: int = 0,
     *,
-    sent_ms: float = 0,
+    sent_ms: float | None = 0,
     scheduled_ms: float | None = None,
     events_ms: Sequence[float] = (100, 150, 200),
     tokens: Sequence[int] | None = None,
@@ -30,28 +65,34 @@ def request(
 ) -> dict[str, Any]:
     """One row of `requests.parquet`; times in milliseconds on the cell's clock."""
     counts = list(tokens) if tokens is not None else [1] * len(events_ms)
-    end = ended_ms if ended_ms is not None else (events_ms[-1] if events_ms else sent_ms)
+    end = ended_ms if ended_ms is not None else (events_ms[-1] if events_ms else sent_ms or 0)
+    sent, scheduled = (None if t is None else round(t * MS) for t in (sent_ms, scheduled_ms))
     return {
         "request_id": f"{phase}-{index}",
         "phase": phase,
-        "session_id": f"s{index}",
+        "session_id": f"{phase}-s{index}",
         "turn": 0,
-        "scheduled_ns": None if scheduled_ms is None else round(scheduled_ms * MS),
-        "sent_ns": round(sent_ms * MS),
+        "tenant": None,
+        "worker": 0,
+        "scheduled_ns": scheduled,
+        "sent_ns": sent,
+        "send_lag_us": None if sent is None or scheduled is None else (sent - scheduled) // 1000,
         "ended_ns": round(end * MS),
         "planned_prompt_tokens": prompt_tokens,
         "planned_output_tokens": sum(counts),
         "prompt_tokens": None if error else prompt_tokens,
         "cached_prompt_tokens": None if error else 0,
         "output_tokens": None if error else sum(counts),
-        "event_ns": [round(t * MS) for t in events_ms],
-        "event_tokens": counts,
+        "event_us": [round((t - (sent_ms or 0)) * 1000) for t in events_ms],
+        "event_tokens": None if all(count == 1 for count in counts) else counts,
         "tokens_estimated": False,
         "buffered": False,
         "finish_reason": None if error else "length",
         "http_status": 200,
         "error": error,
         "error_detail": None,
+        "connection_reused": False,
+        "resends": 0,
         "text": "text",
         **more,
     }
@@ -59,6 +100,16 @@ def request(
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=SCHEMA)
+
+
+def table_version_1(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The same records as KVMark wrote them first."""
+    old = []
+    for row in rows:
+        events = row["event_us"] or []
+        counts = row["event_tokens"] or [1] * len(events)
+        old.append({**row, "event_ns": [row["sent_ns"] + us * 1000 for us in events], "event_tokens": counts})
+    return pa.Table.from_pylist(old, schema=SCHEMA_1)
 
 
 def steady(
