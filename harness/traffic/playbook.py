@@ -1,0 +1,169 @@
+"""A schedule as a client process plays it: its own sessions, read one at a time, each in the order of its group.
+
+Only positions and due times of the own sessions are held; the file is mapped, so that its pages are the system's.
+"""
+
+import mmap
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from harness.traffic.partition import split
+
+Segment = tuple[int, int] | str
+"""A piece of a prompt: (start, count) of the corpus, or token ids as `"12,99,3"`."""
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """One request as planned; `text` only in chats."""
+
+    new: list[Segment]
+    prompt_tokens: int
+    output_tokens: int
+    think_ns: int = 0
+    text: str | None = None
+
+
+class Session(msgspec.Struct, frozen=True, gc=False):
+    """A session as planned; `first_request`: ordinal of its first turn."""
+
+    session_id: str
+    phase: str
+    first_request: int
+    turns: list[Turn]
+    tenant: str = ""
+    due_ns: int | None = None
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """How to ask this engine."""
+
+    model: str
+    tokenizer: str
+    extras: dict[str, dict[str, Any]]
+
+
+class _Group(msgspec.Struct, frozen=True):
+    kind: Literal["closed", "open"]
+    concurrency: int | None = None
+
+
+class _Load(msgspec.Struct, frozen=True):
+    load: dict[str, Any]
+    requests: int
+    warmup_requests: int
+    corpus: str
+    groups: dict[str, _Group]
+    api: Literal["completions", "chat"] = "completions"
+
+
+class _Pause(msgspec.Struct, frozen=True, gc=False):
+    think_ns: int = 0
+
+
+class _Place(msgspec.Struct, frozen=True, gc=False):
+    """What the index needs of a session."""
+
+    turns: list[_Pause]
+    tenant: str = ""
+    due_ns: int | None = None
+
+
+@dataclass
+class Group:
+    """The own sessions of one tenant.
+
+    Attributes
+    ----------
+    places : int
+        Sessions at a time; 0: an open loop.
+    offsets : array of int
+        Where each session lies in the file, in the order to play them.
+    due_ns : array of int
+        When each is due after the start (open loop).
+    """
+
+    places: int
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    due_ns: "array[int]" = field(default_factory=lambda: array("q"))
+
+
+class Playbook:
+    """The own part of a schedule.
+
+    Parameters
+    ----------
+    schedule : Path
+        What `build_schedule` wrote.
+    worker, workers : int
+        Number of this client process and how many there are: the own part is the same wherever it is computed.
+    """
+
+    def __init__(self, schedule: Path, worker: int = 0, workers: int = 1) -> None:
+        with open(schedule, "rb") as file:
+            self._file = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self.engine = msgspec.json.decode(self._file.readline(), type=Engine)
+        facts = msgspec.json.decode(self._file.readline(), type=_Load)
+        self.api = facts.api
+        self.timeout_s = float(facts.load["timeout_s"])
+        self.corpus = facts.corpus.encode()
+        self.all_requests = facts.requests + facts.warmup_requests
+        """Requests of the whole schedule."""
+        self.requests = 0
+        """Requests of the own part."""
+        self.has_later_turns = False
+        self.longest_think_ns = 0
+        self.asked_concurrency = sum(group.concurrency or 0 for group in facts.groups.values())
+        """Of the whole schedule's closed loops."""
+        self.open_groups = frozenset(name for name, group in facts.groups.items() if group.kind == "open")
+        self.groups: dict[str, Group] = {}
+        self._decode = msgspec.json.Decoder(Session).decode
+        self._index(self._file.tell(), facts, worker, workers)
+
+    def session(self, offset: int) -> Session:
+        """The session at a position."""
+        return self._decode(self._file[offset : self._file.find(b"\n", offset)])
+
+    def arrivals(self) -> Iterator[tuple[int, int]]:
+        """(due_ns, offset) of the own sessions of all open loops, by due time."""
+        groups = [group for group in self.groups.values() if not group.places]
+        due = array("q", (at for group in groups for at in group.due_ns))
+        offsets = array("q", (at for group in groups for at in group.offsets))
+        order = array("q", sorted(range(len(due)), key=due.__getitem__))
+        return ((due[index], offsets[index]) for index in order)
+
+    def longest_gap_ns(self) -> int:
+        """The longest time without an arrival in the open loops, before the first one as well."""
+        gap_ns = last_ns = 0
+        for due_ns, _ in self.arrivals():
+            gap_ns, last_ns = max(gap_ns, due_ns - last_ns), due_ns
+        return gap_ns
+
+    def _index(self, start: int, facts: _Load, worker: int, workers: int) -> None:
+        sessions = dict.fromkeys(facts.groups, 0)
+        for _, place in self._places(start):
+            sessions[place.tenant] += 1
+        own = split({name: group.concurrency for name, group in facts.groups.items()}, sessions, workers)[worker]
+        self.groups = {name: Group(part.places) for name, part in own.items()}
+        seen = dict.fromkeys(facts.groups, 0)
+        for offset, place in self._places(start):
+            index = seen[place.tenant]
+            seen[place.tenant] += 1
+            if place.tenant in own and own[place.tenant].has(index):
+                group = self.groups[place.tenant]
+                group.offsets.append(offset)
+                group.due_ns.append(place.due_ns or 0)
+                self.requests += len(place.turns)
+                self.has_later_turns |= len(place.turns) > 1
+                self.longest_think_ns = max(self.longest_think_ns, *(turn.think_ns for turn in place.turns))
+
+    def _places(self, at: int) -> Iterator[tuple[int, _Place]]:
+        decode = msgspec.json.Decoder(_Place).decode
+        self._file.seek(at)
+        while line := self._file.readline():
+            yield at, decode(line)
+            at += len(line)
