@@ -63,21 +63,58 @@ def length_of(value: Any, where: str) -> Length:
     raise ConfigError(f"{where}: {value!r} must be a number of tokens, or a mapping with kind: {', '.join(LENGTHS)}")
 
 
-def within(what: Length, most_tokens: int, where: str, room: str) -> Length:
+def is_open(what: Length) -> bool:
+    """Whether it has no end of its own."""
+    return getattr(what, "max_tokens", 0) is None
+
+
+def closed_at(what: Length, most_tokens: int, key: str, room: str) -> Length:
     """The distribution, its open end closed at `most_tokens`.
 
     Raises
     ------
     ConfigError
-        Where it has an end of its own beyond that; `room` says where `most_tokens` comes from.
+        Naming its key, where it doesn't fit; `room` says where `most_tokens` comes from.
     """
-    if getattr(what, "max_tokens", 0) is None:
+    if is_open(what):
         try:
             what = replace(what, max_tokens=most_tokens)  # type: ignore[type-var]
         except ConfigError as error:
-            raise ConfigError(f"{where}.{error}; max_tokens is {room}") from error
-    need(what.longest <= most_tokens, f"{where}: up to {what.longest} tokens don't fit {most_tokens}, {room}")
+            raise ConfigError(f"{key}.{error}; max_tokens is what {room} leaves") from error
+    need(what.longest <= most_tokens, f"{key}: up to {what.longest} tokens don't fit {room}")
     return what
+
+
+def fitted(lengths: Mapping[str, Length], room_tokens: int, room: str) -> list[Length]:
+    """Lengths that make up one sequence, such that their longest fit together.
+
+    Those that have an end keep it; what they leave is divided equally between the others, whose ends it is.
+
+    Parameters
+    ----------
+    lengths : mapping
+        By their keys in YAML.
+    room_tokens : int
+        Longest sequence.
+    room : str
+        What to call it.
+
+    Raises
+    ------
+    ConfigError
+        Naming the longest, where those with an end don't fit.
+    """
+    ends = {key: what.longest for key, what in lengths.items() if not is_open(what)}
+    left, others = room_tokens - sum(ends.values()), len(lengths) - len(ends)
+    if left < others:
+        key = max(ends, key=lambda name: ends[name]) if ends else next(iter(lengths))
+        rest = sum(ends.values()) - ends.get(key, 0)
+        raise ConfigError(
+            f"{key}: up to {ends.get(key, 1)} tokens, {rest} of the other lengths beside, don't fit {room}"
+        )
+    return [
+        closed_at(what, left // others if is_open(what) else what.longest, key, room) for key, what in lengths.items()
+    ]
 
 
 def stratified(rng: random.Random, count: int, draw: Callable[[float], T]) -> list[T]:

@@ -78,8 +78,8 @@ def _of_type(value: Any, annotation: Any, where: str) -> Any:
         return value
     if isinstance(value, bool):
         fits = bool in options
-    elif isinstance(value, int) and int not in options:
-        value, fits = float(value), float in options
+    elif isinstance(value, int) and float in options and int not in options:
+        value, fits = float(value), True
     else:
         fits = isinstance(value, options)
     if not fits or (isinstance(value, float) and not math.isfinite(value)):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from harness.traffic.lengths import length_of, stratified, within
+from harness.traffic.lengths import fitted, length_of, stratified
 from harness.traffic.parameters import need, unknown
 from harness.traffic.segments import Fresh, Part, Session, Shared, Turn
 from harness.traffic.workloads import Drawn, Wanted, workload
@@ -71,15 +71,11 @@ class DocumentQa:
 @workload("document-qa", DocumentQa)
 def document_qa(what: DocumentQa, wanted: Wanted) -> Drawn:
     """Single requests: document, quoted passage, question."""
-    context, rng = wanted.context_tokens, wanted.rng
-    room = f"what the other lengths leave of context_tokens ({context})"
-    left = context - what.quote_tokens
-    output = within(length_of(what.output_tokens, "output_tokens"), left - 2, "output_tokens", room)
-    left -= output.longest
-    question = within(length_of(what.question_tokens, "question_tokens"), left - 1, "question_tokens", room)
-    left -= question.longest
-    document = within(length_of(what.document_tokens, "document_tokens"), left, "document_tokens", room)
-
+    rng, context = wanted.rng, wanted.context_tokens
+    keys = ("document_tokens", "question_tokens", "output_tokens")
+    room = f"context_tokens ({context}) less quote_tokens ({what.quote_tokens})"
+    lengths_of = {key: length_of(getattr(what, key), key) for key in keys}
+    document, question, output = fitted(lengths_of, context - what.quote_tokens, room)
     asked = _order(what, wanted)
     lengths = stratified(rng, max(asked) + 1, document.at)
     questions = stratified(rng, wanted.requests, question.at)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from harness.traffic.lengths import length_of, rank_at, stratified, within
+from harness.traffic.lengths import fitted, length_of, rank_at, stratified
 from harness.traffic.parameters import need, unknown
 from harness.traffic.segments import Fresh, Session, Shared, Turn
 from harness.traffic.workloads import Drawn, Wanted, workload
@@ -46,12 +46,10 @@ class SharedPrefix:
 @workload("shared-prefix", SharedPrefix)
 def shared_prefix(what: SharedPrefix, wanted: Wanted) -> Drawn:
     """Single requests, in random order: a prefix and a text of their own."""
-    context, rng = wanted.context_tokens, wanted.rng
-    output = within(length_of(what.output_tokens, "output_tokens"), context - 2, "output_tokens", _room(context))
-    left = context - output.longest
-    suffix = within(length_of(what.suffix_tokens, "suffix_tokens"), left - 1, "suffix_tokens", _room(context))
-    left -= suffix.longest
-    prefix = within(length_of(what.prefix_tokens, "prefix_tokens"), left, "prefix_tokens", _room(context))
+    rng, context = wanted.rng, wanted.context_tokens
+    keys = ("prefix_tokens", "suffix_tokens", "output_tokens")
+    lengths_of = {key: length_of(getattr(what, key), key) for key in keys}
+    prefix, suffix, output = fitted(lengths_of, context, f"context_tokens ({context})")
     lengths = stratified(rng, what.prefixes, prefix.at)
     exponent = what.zipf_exponent if what.popularity == "zipf" else 0.0
     asked = stratified(rng, wanted.requests, lambda level: rank_at(level, exponent, what.prefixes))
@@ -61,7 +59,3 @@ def shared_prefix(what: SharedPrefix, wanted: Wanted) -> Drawn:
         Session((Turn(lengths[one] + own, out, (Shared(f"prefix-{one}", lengths[one]), Fresh(own))),))
         for one, own, out in zip(asked, suffixes, outputs, strict=True)
     )
-
-
-def _room(context_tokens: int) -> str:
-    return f"what the other lengths leave of context_tokens ({context_tokens})"

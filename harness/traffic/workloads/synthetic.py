@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from harness.traffic.lengths import Length, length_of, stratified, within
+from harness.traffic.lengths import Length, closed_at, fitted, length_of, stratified
 from harness.traffic.parameters import need
 from harness.traffic.segments import Fresh, Part, Session, Shared, Turn
 from harness.traffic.workloads import Drawn, Wanted, workload
@@ -37,32 +37,27 @@ class Synthetic:
         self.lengths()
         need(self.shared_prefix_tokens >= 0, f"shared_prefix_tokens: {self.shared_prefix_tokens} must be >= 0")
 
-    def lengths(self) -> tuple[Length, Length]:
-        """Of prompts and of outputs."""
-        return (
-            length_of(self.input_tokens_mean, "input_tokens_mean")
-            if self.input_tokens is None
-            else length_of(self.input_tokens, "input_tokens"),
-            length_of(self.output_tokens_mean, "output_tokens_mean")
-            if self.output_tokens is None
-            else length_of(self.output_tokens, "output_tokens"),
-        )
+    def lengths(self) -> dict[str, Length]:
+        """Of prompts and of outputs, by the keys that say them."""
+        given = {}
+        for key in ("input_tokens", "output_tokens"):
+            name = key if getattr(self, key) is not None else f"{key}_mean"
+            given[name] = length_of(getattr(self, name), name)
+        return given
 
 
 @workload("synthetic", Synthetic)
 def synthetic(what: Synthetic, wanted: Wanted) -> Drawn:
     """Single requests; prompts and outputs are drawn apart from each other, both stratified."""
-    prompt, output = what.lengths()
-    prefix, context = what.shared_prefix_tokens, wanted.context_tokens
-    in_key = "input_tokens_mean" if what.input_tokens is None else "input_tokens"
-    out_key = "output_tokens_mean" if what.output_tokens is None else "output_tokens"
-    output = within(output, context - prefix - 1, out_key, f"context_tokens ({context}) less a prompt")
-    most, room = context - output.longest, f"context_tokens ({context}) - {out_key} ({output.longest})"
-    if what.input_tokens_max is not None and what.input_tokens_max < most:
-        most, room = what.input_tokens_max, "input_tokens_max"
-    prompt = within(prompt, most, in_key, room)
-    shortest = prompt.at(0.0)
-    need(shortest > prefix, f"{in_key}: {shortest} must be > shared_prefix_tokens ({prefix})")
+    lengths = what.lengths()
+    key = next(iter(lengths))
+    if what.input_tokens_max is not None:
+        lengths[key] = closed_at(
+            lengths[key], what.input_tokens_max, key, f"input_tokens_max ({what.input_tokens_max})"
+        )
+    prompt, output = fitted(lengths, wanted.context_tokens, f"context_tokens ({wanted.context_tokens})")
+    shortest, prefix = prompt.at(0.0), what.shared_prefix_tokens
+    need(shortest > prefix, f"{key}: {shortest} must be > shared_prefix_tokens ({prefix})")
     prompts = stratified(wanted.rng, wanted.requests, prompt.at)
     outputs = stratified(wanted.rng, wanted.requests, output.at)
     shared: tuple[Part, ...] = (Shared("prefix", prefix),) if prefix else ()
