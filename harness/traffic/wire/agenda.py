@@ -47,6 +47,8 @@ class Agenda:
 
     def at(self, ns: int, call: Callable[[], None]) -> None:
         """Call `call` at `ns`; at the next turn of the loop where that is past."""
+        if self._fd < 0:
+            return
         heapq.heappush(self._calls, (ns, next(self._count), call))
         if ns < self.next_ns:
             self._set(ns)
@@ -56,14 +58,18 @@ class Agenda:
         calls = self._calls
         while calls and calls[0][0] <= time.monotonic_ns():
             heapq.heappop(calls)[2]()
-        self._set(calls[0][0] if calls else NEVER)
+        if self._fd >= 0:  # a call may have closed it
+            self._set(calls[0][0] if calls else NEVER)
 
     def close(self) -> None:
         """Call nothing any more."""
+        if self._fd < 0:
+            return
         self._calls.clear()
         self._watcher.stop()
         self._watcher.close()
         os.close(self._fd)
+        self._fd, self.next_ns = -1, NEVER
 
     def _set(self, ns: int) -> None:
         self.next_ns = ns

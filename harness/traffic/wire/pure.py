@@ -39,9 +39,8 @@ class PureTransport:
     name = "pure"
 
     def __init__(self, endpoint: Endpoint, keep_alive: bool = True) -> None:
-        self.hub: Any = gevent.get_hub()
-        self.agenda = Agenda(self.hub.loop)
         self.keep_alive = keep_alive
+        self.hub: Any = None  # that of the first post, which may be another process's
         self._dialer = Dialer(endpoint)
         self._connections: set[Connection] = set()
         self._kept: list[Connection] = []
@@ -52,6 +51,9 @@ class PureTransport:
 
     def post(self, message: Message, exchange: Exchange) -> None:
         """See `Transport`."""
+        if self.hub is None:
+            self.hub = gevent.get_hub()
+            self.agenda = Agenda(self.hub.loop)
         now = time.monotonic_ns()
         due_ns = now if message.due_ns is None else message.due_ns
         deadline_ns = due_ns + int(message.timeout_s * 1e9)
@@ -68,7 +70,8 @@ class PureTransport:
     def abort(self) -> None:
         """See `Transport`."""
         self._stopped = True
-        self.hub.loop.run_callback(self._stop_dialing)
+        if self._dialing:
+            self.hub.loop.run_callback(self._stop_dialing)
         for connection in list(self._connections):
             connection.fail("aborted", "the client was told to stop")
 
@@ -76,7 +79,8 @@ class PureTransport:
         """See `Transport`."""
         self.abort()
         self._kept.clear()
-        self.agenda.close()
+        if self.hub is not None:
+            self.agenda.close()
 
     def _connection(self, not_before_ns: int, deadline_ns: int) -> Connection:
         """A kept connection, or a new one."""
