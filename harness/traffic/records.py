@@ -1,39 +1,43 @@
-"""The request records of a cell: what the client's raw record says, as one row a request (`docs/results.md`)."""
+"""The request records of a cell: what the clients left in their spools, as one row a request (`docs/results.md`).
 
-import io
-from collections.abc import Iterable, Mapping
+Every planned request has exactly one row, in schedule order: also one that a client had under way when it died, and one
+that was never sent. Rows are written in groups, so memory is bounded whatever the number and length of the answers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from harness.files import write_bytes
-from harness.traffic.client import Exchange
-from harness.traffic.journal import CLIENT, END, START, exchange_of, read_journal
-from harness.traffic.stream import Answer, read_answer, server_events, token_counts
-from harness.traffic.workload import peak_of
+from harness.clock import boot_id, clock
+from harness.files import write_lines
+from harness.traffic.planned import Plan, Planned
+from harness.traffic.row import row_of
+from harness.traffic.row_groups import parquet_pieces
+from harness.traffic.spool import Recorded, SpoolReader, Worker
+from harness.traffic.wire.exchange import TRANSPORT_ERRORS, Exchange
 
 ERRORS: Mapping[str, str] = {
-    "connect": "no connection could be made",
-    "timeout": "no end within the load's timeout_s",
-    "reset": "the connection broke before the answer was whole",
-    "malformed_http": "the answer is no HTTP/1.1",
+    **{name: words for name, words in TRANSPORT_ERRORS.items() if name != "eof"},
+    "reset": "the connection was reset, or closed without an answer",
     "http_status": "the status is not 200",
     "content_encoding": "the answer is compressed although that was declined",
     "not_a_stream": "a 200 whose body is no event stream",
     "error_event": "an error inside the stream",
     "malformed_event": "an event that is no JSON object of the expected shape",
-    "truncated_stream": "the stream ended without finish reason or [DONE]",
+    "truncated_stream": "the answer ended without finish reason or [DONE], or in the middle of its HTTP message",
     "no_output": "a whole stream without any output",
     "output_length": "more or fewer tokens than planned",
-    "aborted": "under way when the client was told to stop",
     "client_lost": "under way when the client died",
+    "not_sent": "never sent: the client had ended before",
 }
 """Every way to fail, by the name in column `error`."""
 
-BUFFERED_TOKENS_PER_S = 50_000
-"""Output that arrives faster than this in one stream was held back on its way: no engine decodes one so fast."""
+VERSION = {b"kvmark_requests_version": b"2"}
 
 SCHEMA = pa.schema(
     [
@@ -41,151 +45,192 @@ SCHEMA = pa.schema(
         ("phase", pa.string()),
         ("session_id", pa.string()),
         ("turn", pa.int32()),
+        ("tenant", pa.string()),
+        ("worker", pa.int16()),
         ("scheduled_ns", pa.int64()),
         ("sent_ns", pa.int64()),
+        ("send_lag_us", pa.int64()),
         ("ended_ns", pa.int64()),
         ("planned_prompt_tokens", pa.int32()),
         ("planned_output_tokens", pa.int32()),
         ("prompt_tokens", pa.int32()),
         ("cached_prompt_tokens", pa.int32()),
         ("output_tokens", pa.int32()),
-        ("event_ns", pa.list_(pa.int64())),
-        ("event_tokens", pa.list_(pa.int32())),
+        ("event_us", pa.list_(pa.uint32())),
+        ("event_tokens", pa.list_(pa.uint32())),
         ("tokens_estimated", pa.bool_()),
         ("buffered", pa.bool_()),
         ("finish_reason", pa.string()),
         ("http_status", pa.int32()),
         ("error", pa.string()),
         ("error_detail", pa.string()),
+        ("connection_reused", pa.bool_()),
+        ("resends", pa.int16()),
         ("text", pa.string()),
-    ]
+    ],
+    metadata=VERSION,
 )
+_REPEATED = ["phase", "session_id", "tenant", "finish_reason", "error", "error_detail"]
 
 
-def convert(journal: Path, parquet: Path, lost_ns: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Turn the client's raw record into `requests.parquet`.
+@dataclass(frozen=True)
+class Conversion:
+    """What the records of a cell come to.
+
+    Attributes
+    ----------
+    workers : tuple of Worker
+        What each client process said of itself, on its own clock.
+    window : (int, int, int) or None
+        First and last arrival of the window's requests (when they were due; in a closed loop when they were sent) and
+        the last end of one, monotonic ns. None when none was sent.
+    window_requests, failed_requests : int
+        Requests of the window, and how many of them failed.
+    errors : dict
+        Failures of the window by name.
+    commonest_error : str or None
+        The most frequent failure, with the words of its first case.
+    peak_context_tokens : int
+        Largest sum of contexts (prompt + output, as planned) of requests of the window that were under way at once.
+    """
+
+    workers: tuple[Worker, ...]
+    window: tuple[int, int, int] | None
+    window_requests: int
+    failed_requests: int
+    errors: dict[str, int]
+    commonest_error: str | None
+    peak_context_tokens: int
+
+
+def convert(folder: Path, schedule: Path, parquet: Path, lost_ns: int) -> Conversion:
+    """Turn what the clients of a cell left into `requests.parquet`.
 
     Parameters
     ----------
-    journal : Path
-        `stream.jsonl`; may end in the middle of a line, or be absent.
+    folder : Path
+        Where their spools lie; any of them may be missing or cut off.
+    schedule : Path
+        What was to be sent.
     parquet : Path
         File to write, whole or not at all.
     lost_ns : int
-        When the client was found to have ended: the end of requests that it never finished.
+        When the clients were found to have ended (this host's monotonic clock): the end of requests that they never
+        finished or never sent.
 
-    Returns
-    -------
-    rows : list of dict
-        The records, in order of start.
-    client : dict
-        The client's own figures; empty when it died before it could write them.
+    Raises
+    ------
+    StorageError
+        When the file can't be written.
     """
-    starts: dict[str, dict[str, Any]] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    client: dict[str, Any] = {}
-    for line in read_journal(journal):
-        kind = line.pop("kind", None)
-        if kind == START:
-            starts[line["request_id"]] = line
-        elif kind == END and line["request_id"] in starts:
-            rows[line["request_id"]] = record(starts[line["request_id"]], exchange_of(line))
-        elif kind == CLIENT:
-            client = line
-    for request_id, start in starts.items():
-        if request_id not in rows:
-            lost = Exchange(ended_ns=lost_ns, error="client_lost", error_detail=ERRORS["client_lost"])
-            rows[request_id] = record(start, lost)
-    ordered = [rows[request_id] for request_id in starts]
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(ordered, schema=SCHEMA), buffer)
-    write_bytes(parquet, buffer.getvalue())
-    return ordered, client
+    plan = Plan(schedule)
+    spool = SpoolReader(folder, plan.requests)
+    offsets = {worker.number: _offset_ns(worker) for worker in spool.workers}
+    summary = _Summary(plan.requests)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for planned in plan:
+            recorded = spool.read(planned.ordinal)
+            row = record(planned, recorded, lost_ns, offsets.get(recorded.worker, 0) if recorded else 0)
+            summary.add(planned, row)
+            yield row
+
+    try:
+        write_lines(parquet, parquet_pieces(rows(), SCHEMA, _REPEATED))
+    finally:
+        spool.close()
+    return summary.conversion(tuple(spool.workers))
 
 
-def record(start: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
-    """One row: the plan of a request (its `start` line) and what came back."""
-    streamed = exchange.status == 200 and _is_event_stream(exchange)
-    answer = read_answer(server_events(exchange.reads)) if streamed else Answer()
-    counts, estimated = token_counts(answer)
-    times = [output.ns for output in answer.outputs]
-    error, detail = _error(exchange, answer, start["planned_output_tokens"], None if estimated else sum(counts))
-    return {
-        "request_id": start["request_id"],
-        "phase": start["phase"],
-        "session_id": start["session_id"],
-        "turn": start["turn"],
-        "scheduled_ns": start["scheduled_ns"],
-        "sent_ns": exchange.sent_ns,
-        "ended_ns": exchange.ended_ns,
-        "planned_prompt_tokens": start["planned_prompt_tokens"],
-        "planned_output_tokens": start["planned_output_tokens"],
-        "prompt_tokens": answer.prompt_tokens,
-        "cached_prompt_tokens": answer.cached_prompt_tokens,
-        "output_tokens": answer.output_tokens,
-        "event_ns": times,
-        "event_tokens": counts,
-        "tokens_estimated": estimated,
-        "buffered": _is_buffered(times, sum(counts)),
-        "finish_reason": answer.finish_reason,
-        "http_status": exchange.status,
-        "error": error,
-        "error_detail": detail,
-        "text": answer.text,
-    }
+def record(planned: Planned, recorded: Recorded | None, lost_ns: int, offset_ns: int = 0) -> dict[str, Any]:
+    """One row: the plan of a request and what came back.
+
+    Parameters
+    ----------
+    planned : Planned
+        The plan.
+    recorded : Recorded or None
+        What its client left of it; None: nothing, it was never started.
+    lost_ns : int
+        End of a request that has none.
+    offset_ns : int
+        What to add to the client's times to get this host's.
+    """
+    if recorded is None:
+        lost = Exchange(ended_ns=lost_ns, error="not_sent", error_detail=ERRORS["not_sent"])
+        return row_of(planned, None, None, lost)
+    exchange = recorded.exchange
+    if exchange.error == "client_lost":
+        exchange.error_detail = ERRORS["client_lost"]
+        exchange.sent_ns = recorded.started_ns if exchange.sent_ns is None else exchange.sent_ns
+        exchange.ended_ns = lost_ns - offset_ns
+    row = row_of(planned, recorded.worker, recorded.scheduled_ns, exchange)
+    for name in ("scheduled_ns", "sent_ns", "ended_ns") if offset_ns else ():
+        row[name] = row[name] if row[name] is None else row[name] + offset_ns
+    return row
 
 
-def peak_context_tokens(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Largest sum of contexts (prompt + output, as planned) over requests of the window that were under way at once."""
-    return peak_of(
-        [
-            (row["sent_ns"], row["ended_ns"], row["planned_prompt_tokens"] + row["planned_output_tokens"])
-            for row in rows
-            if row["sent_ns"] is not None and row["phase"] == "window"
-        ]
-    )
+def _offset_ns(worker: Worker) -> int:
+    """What to add to a worker's monotonic times to get this host's: nothing on the same boot, else by the wall clocks.
+
+    Of the worker's two clock pairs the later one, as the one nearer to ours, which is taken now.
+    """
+    theirs = worker.client.get("clock") or worker.hello.get("clock")
+    if theirs is None or worker.hello.get("boot_id", boot_id()) == boot_id():
+        return 0
+    ours = clock()
+    return int(theirs["wall_ns"] - theirs["monotonic_ns"] - ours["wall_ns"] + ours["monotonic_ns"])
 
 
-def _error(
-    exchange: Exchange, answer: Answer, planned_output_tokens: int, counted_tokens: int | None
-) -> tuple[str | None, str | None]:
-    """The first thing that went wrong with a request, by name, and in words."""
-    body = b"".join(data for _, data in exchange.reads[:8])[:500].decode(errors="replace")
-    status = exchange.status
-    # What the server said outranks how the connection ended, unless the client itself gave up.
-    if status is not None and status != 200 and exchange.error not in ("timeout", "aborted"):
-        return "http_status", f"HTTP {status}: {body}"
-    if answer.error == "error_event" and exchange.error not in ("aborted", "client_lost"):
-        return answer.error, answer.error_detail
-    if exchange.error:
-        return exchange.error, exchange.error_detail
-    if status is None:
-        return "reset", "no answer"
-    if exchange.headers.get("content-encoding", "identity").lower() != "identity":
-        return "content_encoding", exchange.headers["content-encoding"]
-    if not _is_event_stream(exchange):
-        return "not_a_stream", f"content-type {exchange.headers.get('content-type')}: {body}"
-    if answer.error:
-        return answer.error, answer.error_detail
-    if not answer.done or answer.finish_reason is None:
-        ends = {"finish reason": answer.finish_reason is not None, "[DONE]": answer.done}
-        missing = " and ".join(name for name, came in ends.items() if not came)
-        return "truncated_stream", f"the stream ended without {missing}"
-    got = answer.output_tokens if answer.output_tokens is not None else counted_tokens
-    if not answer.outputs:
-        return "no_output", "the stream carried no output"
-    if got is not None and got != planned_output_tokens:
-        return "output_length", f"{got} tokens instead of {planned_output_tokens}"
-    return None, None
+class _Summary:
+    """What a conversion says of all rows, gathered row by row."""
+
+    def __init__(self, requests: int) -> None:
+        self._spans = np.zeros((requests, 3), np.int64)
+        """Sent, ended and context of each request of the window that was sent."""
+        self._sent = 0
+        self._requests = 0
+        self._errors: dict[str, int] = {}
+        self._words: dict[str, str] = {}
+        self._first_ns = self._last_ns = self._last_ended_ns = 0
+
+    def add(self, planned: Planned, row: Mapping[str, Any]) -> None:
+        if planned.phase != "window":
+            return
+        self._requests += 1
+        if error := row["error"]:
+            self._errors[error] = self._errors.get(error, 0) + 1
+            self._words.setdefault(error, row["error_detail"])
+        sent, due = row["sent_ns"], row["scheduled_ns"]
+        if sent is not None:
+            context = planned.prompt_tokens + planned.output_tokens
+            self._spans[self._sent] = sent, row["ended_ns"], context
+            self._sent += 1
+        if (arrival := (sent or due) if planned.closed else (due or sent)) is None:
+            if error == "not_sent":
+                return
+            arrival = row["ended_ns"]
+        self._first_ns = min(arrival, self._first_ns or arrival)
+        self._last_ns = max(arrival, self._last_ns)
+        self._last_ended_ns = max(row["ended_ns"], self._last_ended_ns)
+
+    def conversion(self, workers: tuple[Worker, ...]) -> Conversion:
+        commonest = max(self._errors, key=self._errors.__getitem__, default=None)
+        return Conversion(
+            workers=workers,
+            window=(self._first_ns, self._last_ns, self._last_ended_ns) if self._first_ns else None,
+            window_requests=self._requests,
+            failed_requests=sum(self._errors.values()),
+            errors=self._errors,
+            commonest_error=f"{commonest}: {self._words[commonest]}" if commonest else None,
+            peak_context_tokens=_peak(self._spans[: self._sent]),
+        )
 
 
-def _is_event_stream(exchange: Exchange) -> bool:
-    """Whether the answer is server-sent events, by its type; some proxies send none."""
-    return exchange.headers.get("content-type", "text/event-stream").lower().startswith("text/event-stream")
-
-
-def _is_buffered(event_ns: list[int], tokens: int) -> bool:
-    """Whether the whole output came at once."""
-    if tokens < 2 or not event_ns:
-        return False
-    return (event_ns[-1] - event_ns[0]) * BUFFERED_TOKENS_PER_S <= (tokens - 1) * 1_000_000_000
+def _peak(spans: NDArray[np.int64]) -> int:
+    """Largest sum of sizes over (start, end, size) rows that overlap; one that ends as another starts does not."""
+    if not len(spans):
+        return 0
+    at = np.concatenate([spans[:, 1], spans[:, 0]])
+    change = np.concatenate([-spans[:, 2], spans[:, 2]])
+    return int(np.cumsum(change[np.argsort(at, kind="stable")]).max())  # at equal times ends come first
