@@ -173,21 +173,27 @@ class PrefixCache:
 
     def _steps(self, parts: Iterable[Part]) -> Iterable[tuple[object, int]]:
         depth = 0
+        ids: tuple[int, ...] = ()
         for part in parts:
-            if isinstance(part, Fresh):
-                if part.count:
-                    return
-            elif isinstance(part, Literal):
-                # In pieces that end where blocks end: two texts are compared block by block.
-                start = 0
-                while start < part.count:
-                    end = min(part.count, start + self.block_tokens - depth % self.block_tokens)
-                    yield part.ids[start:end], end - start
-                    depth += end - start
-                    start = end
+            if isinstance(part, Literal):
+                # In pieces that end where blocks end: two texts are compared block by block, however they are divided.
+                ids, start = ids + part.ids, 0
+                while len(ids) - start >= (piece := self.block_tokens - depth % self.block_tokens):
+                    yield ids[start : start + piece], piece
+                    start += piece
+                    depth += piece
+                ids = ids[start:]
             elif part.count:
+                if ids:
+                    yield ids, len(ids)
+                    depth += len(ids)
+                    ids = ()
+                if isinstance(part, Fresh):
+                    return
                 yield part.key, part.count
                 depth += part.count
+        if ids:
+            yield ids, len(ids)
 
 
 def _statistics(
