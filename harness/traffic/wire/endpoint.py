@@ -90,9 +90,9 @@ def parse_endpoint(
     ConfigError
         When the address, the key or a header can't be used; the text never holds a credential.
     """
-    parts, port = _split(url)
-    if parts.username is not None or parts.password is not None:
+    if "@" in url.partition("://")[2].partition("/")[0]:
         raise ConfigError("base_url: a user or password in the address is not supported; give an API key")
+    parts, port = _split(url)
     host = unquote(parts.netloc) if parts.scheme == "http+unix" else parts.hostname
     wrong_path = parts.query or parts.fragment or not re.fullmatch(r"[\x21-\x7e]*", parts.path)
     if parts.scheme not in PORTS or not host or wrong_path:

@@ -446,7 +446,7 @@ def around_a_border(request: Request, whole: Callable[[int], bytes]) -> Iterator
     border = 64 * 1024 + 1
     answer = whole(border + request.tokens - len(whole(border)) + border)
     yield answer[:border]
-    yield 0.003
+    yield 0.02
     for at in range(border, len(answer)):
         yield answer[at : at + 1]
 
