@@ -10,7 +10,7 @@ from typing import Any
 
 MODEL = "paced"
 VARIANTS = 64
-_WORDS = ("the", "cache", "of", "keys", "größer", "values", "naïve", "下一个", "token", '"quoted"', "line\nfeed", "and")
+WORDS = ("the", "cache", "of", "keys", "größer", "values", "naïve", "下一个", "token", "quotéd", "feed", "and")
 _CREATED = 1_790_000_000
 _HEAD = (
     "HTTP/1.1 200 OK\r\ndate: Sun, 01 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\n"
@@ -105,7 +105,7 @@ def _event(value: dict[str, Any]) -> bytes:
 
 
 def _word(index: int) -> str:
-    return f" {_WORDS[index % len(_WORDS)]}"
+    return f" {WORDS[index % len(WORDS)]}"
 
 
 def _completion(ids: bool) -> Shape:

@@ -188,6 +188,7 @@ def measure_once(bench: Bench, run: Run, kind: str, asked: float) -> Step:
     pace = replace(run.pace, compiled=bench.compiled_server)
     with running(pace, bench.folder / "server.log", core=bench.server_core) as server:
         report = replay(
+            run.load,
             schedule_path=bench.folder / "schedule.jsonl",
             base_url=server.base_url,
             out_dir=bench.folder / "cell",
