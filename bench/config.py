@@ -180,7 +180,24 @@ def typed(config: DictConfig) -> Config:
             setattr(result, spec.name, node)
     if result.precision not in PRECISIONS:
         raise ConfigError(f"precision: '{result.precision}' is unknown; allowed: {', '.join(PRECISIONS)}")
+    _need_slas(result)
     return result
+
+
+def _need_slas(config: Config) -> None:
+    """Every service level that a load names must be among those selected."""
+    for name, load in config.load.items():
+        named = {f"tenants.{stream.tenant}.sla": stream.sla for stream in load.streams if stream.sla is not None}
+        if load.search is not None:
+            named["search.sla"] = load.search.sla
+        for key, sla in named.items():
+            if sla in config.sla:
+                continue
+            where = f"scenarios/load/{name}.yaml: {key}: '{sla}'"
+            if sla not in choices("sla"):
+                raise ConfigError(f"{where} is unknown. Allowed: {', '.join(choices('sla'))}")
+            selected = ",".join([*config.sla, sla])
+            raise ConfigError(f"{where} isn't selected; write sla=[{selected}]")
 
 
 def _object(node: DictConfig, file: str) -> Any:

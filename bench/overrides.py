@@ -6,6 +6,7 @@ for the only selected one.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,10 +16,12 @@ from hydra.errors import HydraException
 from bench.config import AXES, GROUPS, choices
 from harness.backends.interface import BackendOptions
 from harness.errors import ConfigError
+from harness.traffic.arrivals import arrivals, keys_of_others
 
 DEFAULT_SCENARIO = "smoke"
 OWN_KEYS = ("run_dir", "block", "scenario_name")
 """Keys that carry a run to its jobs; never a user's."""
+_ARRIVAL = re.compile(r"(?P<node>load\.[^.]+\.(tenants\.[^.]+\.)?arrival)(?P<kind>\.kind)?")
 _BACKEND_KEYS = tuple(spec.name for spec in fields(BackendOptions))
 
 
@@ -28,7 +31,10 @@ def normalise(arguments: list[str]) -> list[str]:
         parsed = OverridesParser.create().parse_overrides(arguments)
     except HydraException as error:
         raise ConfigError(f"can't read the override: {str(error).strip().splitlines()[0]}") from error
-    return [_folded(override) for override in parsed]
+    folded = [_folded(override) for override in parsed]
+    return [
+        text for override, each in zip(parsed, folded, strict=True) for text in (each, *_left_behind(override, parsed))
+    ]
 
 
 def quoted(value: str) -> str:
@@ -71,6 +77,22 @@ def _folded(override: Override) -> str:
     if key in GROUPS and override.package is None and isinstance(override.value(), str) and override.value():
         return f"{key}=[{override.value()}]"
     return text
+
+
+def _left_behind(override: Override, all_overrides: Sequence[Override]) -> list[str]:
+    """What an arrival of another kind has no use for, of the keys that stand in the load's file: null."""
+    found = _ARRIVAL.fullmatch(override.key_or_group)
+    if found is None or override.is_delete():
+        return []
+    value = override.value()
+    kind = value if found["kind"] else value.get("kind") if isinstance(value, dict) else None
+    if kind not in arrivals():
+        return []
+    node = found["node"]
+    given = {each.key_or_group for each in all_overrides}
+    if isinstance(value, dict):
+        given |= {f"{node}.{key}" for key in value}
+    return [f"{node}.{key}=null" for key in sorted(keys_of_others(str(kind))) if f"{node}.{key}" not in given]
 
 
 def _nameless(text: str) -> bool:

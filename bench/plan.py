@@ -6,7 +6,7 @@ The plan is computed before anything is launched, from the configuration alone; 
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from bench.analysis.compare import smallest_effect
 from bench.calibration import Calibration, Noise
 from bench.config import Config, Scenario, choices
+from bench.plan_load import LoadSize, load_size
 from bench.plan_memory import Memory, fitted, weight_bytes
 from harness.accuracy.task import Task, check_task
 from harness.backends import backend_class
@@ -32,8 +33,8 @@ T = TypeVar("T")
 
 MIN_REQUESTS = 8
 STOP_S = 1.0
-LOG_BYTES, PROMPT_TOKEN_BYTES, EVENT_BYTES = 1_000_000, 8, 800
-"""An engine's log and a launch's other records; a token id in the schedule; a streamed event with its time stamp."""
+LOG_BYTES = 1_000_000
+"""An engine's log and a launch's other records."""
 TASK_START_S = 3.0
 """Start of the lm-eval process and loading of its task."""
 CHECK_TOKENS, CHECK_POSITIONS = 4096, 24
@@ -117,7 +118,17 @@ class LaunchEstimate:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do. `settings` is per model that fits the machine, KV budget and device count filled in."""
+    """What a run will do.
+
+    Attributes
+    ----------
+    traffic : dict
+        Statistics of each load's window, as asked (`harness/traffic/statistics.py`).
+    load_bytes : int
+        Estimated bytes of all loads' records in one launch.
+    settings : dict
+        Per model that fits the machine, KV budget and device count filled in.
+    """
 
     scenario: str
     baseline: Deployment
@@ -125,6 +136,8 @@ class Plan:
     check_only: frozenset[str]
     blocks: int
     loads: dict[str, Load]
+    traffic: dict[str, dict[str, Any]]
+    load_bytes: int
     tasks: dict[str, Task]
     settings: dict[str, Settings]
     support: tuple[SupportEntry, ...]
@@ -153,13 +166,9 @@ class Plan:
         return None
 
     def disk_bytes(self) -> int:
-        """Estimated bytes of the whole run's records: logs, prompts as token ids, raw streams."""
-        works = [(load.requests + load.warmup_requests, load.workload) for load in self.loads.values()]
-        cells = sum(
-            n * (w.input_tokens_mean * PROMPT_TOKEN_BYTES + w.output_tokens_mean * EVENT_BYTES) for n, w in works
-        )
+        """Estimated bytes of the whole run's records: logs, schedules, raw streams."""
         launches = [p for block in range(self.blocks) for p in self.launches(block, 0)]
-        return sum(LOG_BYTES + (0 if launch.check_only else cells) for launch in launches)
+        return sum(LOG_BYTES + (0 if launch.check_only else self.load_bytes) for launch in launches)
 
     def seconds(self) -> float:
         """Estimated seconds of the whole run."""
@@ -179,7 +188,10 @@ def make_plan(
         check_task(name, task, scenario.settings.context_tokens)
     baseline_strategy = _baseline_strategy(config)
     memory = Memory(tuple(gpu_memory_bytes), host_memory_bytes or memory_limit_bytes())
-    settings, too_large = _settings_by_model(config, memory)
+    context_tokens = scenario.settings.context_tokens
+    _need_context(config, context_tokens)
+    sizes = {name: load_size(name, load, context_tokens) for name, load in config.load.items()}
+    settings, too_large = _settings_by_model(config, sizes, memory)
     support = _support(config, backends, settings, too_large)
     deployments = tuple(Deployment(e.backend, e.model, e.strategy) for e in support if e.state == SUPPORTED)
     _need_each_strategy(config, support)
@@ -187,7 +199,9 @@ def make_plan(
     baseline = _baseline(config, deployments, support, baseline_strategy)
 
     def estimate(loads: Mapping[str, Load], d: Deployment) -> LaunchEstimate:
-        return _estimate(d, config, backends[d.backend], settings[d.model], loads, calibration, bool(gpu_memory_bytes))
+        of_loads = [(load, sizes[name]) for name, load in loads.items()]
+        on_gpu = bool(gpu_memory_bytes)
+        return _estimate(d, config, backends[d.backend], settings[d.model], of_loads, calibration, on_gpu)
 
     estimates = {d.id: estimate(config.load, d) for d in deployments}
     check_only = _named(scenario.check_only, deployments, "check_only")
@@ -200,6 +214,8 @@ def make_plan(
         check_only=check_only,
         blocks=scenario.blocks,
         loads=dict(config.load),
+        traffic={name: size.statistics for name, size in sizes.items()},
+        load_bytes=_load_bytes(config.load, sizes),
         tasks=dict(config.accuracy),
         settings=settings,
         support=support,
@@ -208,8 +224,15 @@ def make_plan(
     )
     plan = _within_budget(plan, scenario, config, estimate)
     return replace(
-        plan, notes=(*plan.notes, *_pool_notes(plan)), smallest_effect=_smallest_effect(plan, config, calibration)
+        plan,
+        load_bytes=_load_bytes(plan.loads, sizes),
+        notes=(*plan.notes, *_pool_notes(plan)),
+        smallest_effect=_smallest_effect(plan, config, calibration),
     )
+
+
+def _load_bytes(loads: Mapping[str, Load], sizes: Mapping[str, LoadSize]) -> int:
+    return math.ceil(sum(sizes[name].disk_bytes(load) for name, load in loads.items()))
 
 
 def _need_axes(config: Config) -> None:
@@ -247,12 +270,24 @@ def _baseline_strategy(config: Config) -> str:
     return wanted or plain[0]
 
 
-def _settings_by_model(config: Config, memory: Memory) -> tuple[dict[str, Settings], dict[str, str]]:
+def _need_context(config: Config, context_tokens: int) -> None:
+    """Every model must take the context that the scenario asks for."""
+    for name, spec in config.model.items():
+        if spec.shape.context_tokens and context_tokens > spec.shape.context_tokens:
+            raise ConfigError(
+                f"scenario.settings.context_tokens={context_tokens} is longer than the context of {name}: "
+                f"{spec.shape.context_tokens} (scenarios/model/{name}.yaml)"
+            )
+
+
+def _settings_by_model(
+    config: Config, sizes: Mapping[str, LoadSize], memory: Memory
+) -> tuple[dict[str, Settings], dict[str, str]]:
     """The scenario's settings for each model that fits the machine; of each other one, the reason why it doesn't."""
     settings, too_large = {}, {}
     for name, spec in config.model.items():
         try:
-            settings[name] = _settings(config, name, spec.shape, memory)
+            settings[name] = _settings(config, name, spec.shape, sizes, memory)
         except Unsupported as error:
             too_large[name] = str(error)
     if not settings:
@@ -260,34 +295,16 @@ def _settings_by_model(config: Config, memory: Memory) -> tuple[dict[str, Settin
     return settings, too_large
 
 
-def _settings(config: Config, model: str, shape: ModelShape, memory: Memory) -> Settings:
+def _settings(config: Config, model: str, shape: ModelShape, sizes: Mapping[str, LoadSize], memory: Memory) -> Settings:
     """The scenario's settings for one model, its KV budget and device count filled in."""
     settings = config.scenario.settings
-    where = f"scenario.settings.context_tokens={settings.context_tokens}"
-    if shape.context_tokens and settings.context_tokens > shape.context_tokens:
-        raise ConfigError(
-            f"{where} is longer than the context of {model}: {shape.context_tokens} (scenarios/model/{model}.yaml)"
-        )
-    for name, load in config.load.items():
-        work = load.workload
-        longest = max(work.input_tokens_max or 0, work.input_tokens_mean) + work.output_tokens_mean
-        if longest > settings.context_tokens:
-            raise ConfigError(f"scenarios/load/{name}.yaml: prompt + output of {longest} tokens don't fit {where}")
     least = BLOCK_TOKENS * (math.ceil(settings.context_tokens / BLOCK_TOKENS) + 1)
     wanted = None
     if config.scenario.working_set_over_pool is not None:
-        working_set = max(_working_set_tokens(load) for load in config.load.values())
+        working_set = max(sizes[name].working_set_tokens(load) for name, load in config.load.items())
         blocks = math.floor(working_set / config.scenario.working_set_over_pool / BLOCK_TOKENS)
         wanted = math.ceil(max(least, blocks * BLOCK_TOKENS) * shape.kv_bytes_per_token(16))
     return fitted(model, shape, settings, wanted, math.ceil(least * shape.kv_bytes_per_token(16)), memory)
-
-
-def _working_set_tokens(load: Load) -> int:
-    """Tokens whose KV is wanted at once: requests in flight × mean length (open loop: at 10 s a request)."""
-    length = load.workload.input_tokens_mean + load.workload.output_tokens_mean
-    if load.arrival.concurrency:
-        return min(load.arrival.concurrency, load.requests) * length
-    return math.ceil(min(load.requests, max(1.0, (load.arrival.rate_rps or 0) * 10.0))) * length
 
 
 def _support(
@@ -357,7 +374,7 @@ def _estimate(
     config: Config,
     backend: Backend,
     settings: Settings,
-    loads: Mapping[str, Load],
+    loads: Sequence[tuple[Load, LoadSize]],
     calibration: Calibration,
     on_gpu: bool,
 ) -> LaunchEstimate:
@@ -365,18 +382,14 @@ def _estimate(
     speed = calibration.engine(deployment.backend, deployment.strategy, on_gpu)
     slower = max(spec.shape.parameters, 1) / speed.reference_parameters / (settings.tensor_parallel if on_gpu else 1)
     prefill, decode = speed.prefill_tokens_per_s / slower, speed.decode_tokens_per_s / slower
-    load_s = 0.0
-    for load in loads.values():
-        work, count = load.workload, load.requests + load.warmup_requests
-        busy = count * (work.input_tokens_mean / prefill + work.output_tokens_mean / decode + speed.request_s)
-        load_s += max(busy, count / load.arrival.rate_rps if load.arrival.rate_rps else 0.0)
+    load_s = sum(size.seconds(load, prefill, decode, speed.request_s) for load, size in loads)
     accuracy_s = 0.0
     for task in config.accuracy.values():
         prompt_tokens, questions = _task_size(task, strategy.prefix_reuse)
         accuracy_s += TASK_START_S + prompt_tokens / prefill + questions * (8 / decode + speed.request_s)
     capacity = backend.capacity_tokens(strategy, spec.shape, settings)
     bytes_per_token = spec.shape.kv_bytes_per_token(backend.kv_bits_per_value(strategy))
-    working_set = max(_working_set_tokens(load) for load in loads.values())
+    working_set = max(size.working_set_tokens(load) for load, size in loads)
     check_s = min(CHECK_TOKENS, settings.context_tokens) / prefill + CHECK_POSITIONS * 2 * speed.request_s
     counted_s = {"output_check": check_s, "load": load_s, "accuracy": accuracy_s}
     learned_s = {phase: speed.factor(phase) * seconds for phase, seconds in counted_s.items()}
@@ -428,8 +441,10 @@ def _within_budget(
         gone = _along_with(_named([name], plan.deployments, "optional"), plan, config)
         if plan.seconds() > budget_s and gone:
             plan = replace(plan, deployments=tuple(d for d in plan.deployments if d.id not in gone))
-    while plan.seconds() > budget_s and any(load.requests > MIN_REQUESTS for load in plan.loads.values()):
+    while plan.seconds() > budget_s:
         loads = {name: _fewer_requests(load) for name, load in plan.loads.items()}
+        if all(load.requests == plan.loads[name].requests for name, load in loads.items()):
+            break
         fresh = {d.id: estimate(loads, d) for d in plan.deployments}
         plan = replace(plan, loads=loads, estimates={**plan.estimates, **_check_only_estimates(fresh, plan.check_only)})
     notes = plan.notes
@@ -467,9 +482,11 @@ def _along_with(chosen: frozenset[str], plan: Plan, config: Config) -> frozenset
 
 
 def _fewer_requests(load: Load) -> Load:
+    """A tenth less, for tenants in proportion: the first of a trace, the beginning of a profile."""
     if load.requests <= MIN_REQUESTS:
         return load
-    return replace(load, requests=max(MIN_REQUESTS, math.floor(load.requests * 0.9)))
+    fewer = load.with_requests(max(MIN_REQUESTS, math.floor(load.requests * 0.9)))
+    return fewer if fewer.requests < load.requests else load
 
 
 def _pool_notes(plan: Plan) -> list[str]:
@@ -536,6 +553,8 @@ def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> 
         ],
         "blocks": plan.blocks,
         "loads": {name: asdict(load) for name, load in plan.loads.items()},
+        "traffic": plan.traffic,
+        "load_bytes": plan.load_bytes,
         "accuracy": {name: asdict(task) for name, task in plan.tasks.items()},
         "sla": {name: asdict(sla) for name, sla in config.sla.items()},
         "margin": asdict(scenario.margin),
@@ -564,6 +583,8 @@ def read_plan(run: Path) -> Plan:
         check_only=frozenset(d["id"] for d in record["deployments"] if d["check_only"]),
         blocks=record["blocks"],
         loads={name: _from_record(Load, value) for name, value in record["loads"].items()},
+        traffic=record["traffic"],
+        load_bytes=record["load_bytes"],
         tasks={name: _from_record(Task, value) for name, value in record["accuracy"].items()},
         settings={name: Settings(**value) for name, value in record["settings"].items()},
         support=tuple(SupportEntry(**entry) for entry in record["support"]),

@@ -1,11 +1,15 @@
 """The plan as a person reads it: what will run, what can't and why, how long, how much memory, what it can see."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
 from bench.config import Config
 from bench.plan import SUPPORTED, LaunchEstimate, Plan
 from bench.progress import minutes
+from harness.traffic.load import Load
 
 
 def print_plan(console: Console, plan: Plan, config: Config) -> None:
@@ -33,15 +37,26 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     for text in plan.notes:
         say(f"note         {text}")
     for name, load in plan.loads.items():
-        work, arrival = load.workload, load.arrival
-        how = f"{arrival.concurrency} at a time" if arrival.concurrency else f"{arrival.kind} {arrival.rate_rps:g}/s"
-        say(
-            f"load         {name}: {load.requests} requests, {how}, "
-            f"mean {work.input_tokens_mean:,} in / {work.output_tokens_mean:,} out"
-        )
+        say(f"load         {name}: {_load(load, plan.traffic[name])}")
     for name, task in plan.tasks.items():
         say(f"accuracy     {name}, margin {task.margin_pp:g} pp")
     say(_smallest_effect(plan))
+
+
+def _load(load: Load, asked: Mapping[str, Any]) -> str:
+    """What a load asks, and how much a cache could do for it; its statistics are those before it was trimmed."""
+    prompt, output = asked["prompt_tokens"], asked["output_tokens"]
+    parts = [
+        f"{load.requests} requests, {load.summary()}, mean {prompt['mean']:,.0f} in / {output['mean']:,.0f} out",
+        f"at most {prompt['max']:,} / {output['max']:,}",
+        f"{asked['turns_mean']:.1f} turns a session",
+        f"{asked['reuse_possible_pct']:.0f} % reusable",
+        f"{asked['distinct_kv_tokens']:,} distinct tokens",
+    ]
+    parts += [f"{change.replace('_', ' ')} {count}" for change, count in asked["changes"].items()]
+    if load.search is not None:
+        parts.insert(0, f"search for the highest {load.search.over} that meets {load.search.sla}")
+    return " · ".join(parts)
 
 
 def _deployments(plan: Plan, config: Config) -> Table:

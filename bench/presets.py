@@ -65,4 +65,4 @@ def fitted_to_context(preset: list[str], config: Config) -> list[str]:
 
 def _scaled(text: str, fits: int, wish: int) -> str:
     key, _, value = text.partition("=")
-    return f"{key}={int(value) * fits // wish}" if _LENGTH.fullmatch(key) else text
+    return f"{key}={int(value) * fits // wish}" if _LENGTH.fullmatch(key_of(text)) else text

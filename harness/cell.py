@@ -115,8 +115,10 @@ def _head(
         "state": "measured",
         "reason": None,
         "seed": seed,
-        "arrival": asdict(load.arrival),
+        "arrival": load.arrival,
+        "tenants": {name: {"arrival": tenant.arrival, "sla": tenant.sla} for name, tenant in load.tenants.items()},
         "requests": load.requests,
+        "statistics": schedule.statistics,
         "cache": {
             "state": load.cache_state if reset is None or reset.done else "unverified",
             "reset": reset.evidence if reset else None,

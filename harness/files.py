@@ -27,18 +27,28 @@ def storage_error(path: Path, error: OSError) -> StorageError:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically, making its folder; raises `StorageError`."""
+    write_lines(path, (data,))
+
+
+def write_lines(path: Path, pieces: Iterable[bytes]) -> None:
+    """As `write_bytes`, piece by piece: what they make up together need never be in memory.
+
+    What the pieces themselves raise is passed on; the file is then as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):  # the folder itself may be what is wrong
             temporary.unlink(missing_ok=True)
-        raise storage_error(path, error) from error
+        if isinstance(error, OSError):
+            raise storage_error(path, error) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

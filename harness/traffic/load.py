@@ -1,59 +1,94 @@
-"""A load profile: workload × arrival process. Also the Hydra schema of `scenarios/load/*.yaml`."""
+"""A load profile: workload × arrival process, or several of them at once (tenants). Also the Hydra schema of
+`scenarios/load/*.yaml`.
 
-from dataclasses import dataclass, field
+What a workload or an arrival has for keys depends on its kind, so in the schema both are open mappings; `Load` checks
+them against the kind's own dataclass, and keeps them with every key filled in.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from omegaconf import DictConfig
 
 from harness.errors import ConfigError
+from harness.traffic.arrivals import Arrival, arrival_of, arrival_values
+from harness.traffic.parameters import need, unknown
+from harness.traffic.search import Search
+from harness.traffic.think import Think, think_of
+from harness.traffic.workloads import Workload, workload_of
 
 CACHE_STATES = ("cold", "warm")
+APIS = ("completions", "chat")
+
+TIMEOUT_MAX_S = 3600.0
+"""Records keep an event's time as 32 bits of microseconds."""
+
+
+def _mapping() -> Any:
+    """An empty mapping that takes any key: which ones are right is known by its kind alone."""
+    return DictConfig({}, flags={"struct": False})
 
 
 @dataclass
-class Workload:
-    """What is asked.
+class Tenant:
+    """One of several who load the server at the same time, each in its own way.
 
     Attributes
     ----------
-    kind : str
-        ``sharegpt``: multi-turn sessions in the shape of ShareGPT, scaled to the mean lengths below;
-        ``synthetic``: single requests of fixed lengths.
-    input_tokens_mean, output_tokens_mean : int
-        Mean prompt length (for sessions: cumulative context) and output length of a request, in tokens.
-    input_tokens_max : int or None
-        Longest prompt; None: the context less the output.
-    output_tokens_fixed : bool
-        Every request is exactly `output_tokens_mean` long; else the shape's distribution, scaled.
-    turns_max : int
-        Most turns of a session.
-    shared_prefix_tokens : int
-        Tokens at the start that all sessions share (a system prompt).
+    workload, arrival : mapping
+        As of a load.
+    share : float or None
+        Its part of the load's requests, relative to the others' shares, > 0. Where no tenant has a share or a number of
+        requests, each has a part in proportion to its rate, so that all end at about the same time.
+    requests : int or None
+        Instead of `share`: its requests in the measured window.
+    think_time_s : number, mapping or None
+        As of a load; null: the load's.
+    sla : str or None
+        The service level that it is promised, as in `scenarios/sla/`.
     """
 
-    kind: str = "sharegpt"
-    input_tokens_mean: int = 1024
-    output_tokens_mean: int = 64
-    input_tokens_max: int | None = None
-    output_tokens_fixed: bool = True
-    turns_max: int = 4
-    shared_prefix_tokens: int = 0
+    workload: dict[str, Any] = field(default_factory=_mapping)
+    arrival: dict[str, Any] = field(default_factory=_mapping)
+    share: float | None = None
+    requests: int | None = None
+    think_time_s: Any = None
+    sla: str | None = None
 
 
-@dataclass
-class Arrival:
-    """When it is asked.
+@dataclass(frozen=True)
+class Stream:
+    """What one tenant sends; a load without tenants is one stream without a name.
 
     Attributes
     ----------
-    kind : str
-        ``closed``: `concurrency` sessions at a time; ``poisson`` or ``constant``: session starts at `rate_rps`.
-    concurrency : int or None
-        Sessions at a time (closed loop).
-    rate_rps : float or None
-        Session starts a second (open loop). For sessions of one turn these are requests a second.
+    tenant : str
+        Its name; empty in a load without tenants.
+    workload : Workload
+    arrival : Arrival
+    requests, warmup_requests : int
+        In the measured window, and before it.
+    think : Think
+        How long its users think, where its workload doesn't say.
+    sla : str or None
+        The service level that it is promised.
     """
 
-    kind: str = "closed"
-    concurrency: int | None = None
-    rate_rps: float | None = None
+    tenant: str
+    workload: Workload
+    arrival: Arrival
+    requests: int
+    warmup_requests: int
+    think: Think
+    sla: str | None = None
+
+    @property
+    def where(self) -> str:
+        """What the keys of its workload stand under in the file."""
+        return f"tenants.{self.tenant}.workload" if self.tenant else "workload"
 
 
 @dataclass
@@ -64,49 +99,149 @@ class Load:
     ----------
     title : str
         Label for tables.
-    workload : Workload
-    arrival : Arrival
+    workload : mapping
+        What is asked: `kind`, and the keys of that kind (`harness/traffic/workloads/`).
+    arrival : mapping
+        When it is asked: `kind`, and the keys of that kind (`harness/traffic/arrivals/`).
+    tenants : dict of Tenant
+        Instead of `workload` and `arrival`: several at once, by name.
+    api : str
+        ``completions`` (prompts of token ids) or ``chat`` (messages of text).
     requests : int
-        Requests in the measured window.
+        Requests in the measured window; where tenants have numbers of their own, their sum.
     warmup_requests : int
         Requests before the window, on prompts that the window never uses.
-    think_time_s : float
-        Pause between the end of a turn and the next one.
+    think_time_s : number or mapping
+        Pause between the end of a turn and the next one: seconds, or `kind` and its keys (`harness/traffic/think.py`).
+        A workload that knows its users' pauses (a trace) has them instead.
     timeout_s : float
-        A request longer than this is a failure.
+        A request longer than this is a failure; at most an hour.
     cache_state : str
         State of the prefix cache at the start of the window: ``cold`` (reset and verified) or ``warm``.
+    search : Search or None
+        Look for the highest rate or concurrency that meets an SLA, instead of measuring one.
     """
 
     title: str = ""
-    workload: Workload = field(default_factory=Workload)
-    arrival: Arrival = field(default_factory=Arrival)
+    workload: dict[str, Any] = field(default_factory=_mapping)
+    arrival: dict[str, Any] = field(default_factory=_mapping)
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    api: str = "completions"
     requests: int = 32
     warmup_requests: int = 2
-    think_time_s: float = 0.0
+    think_time_s: Any = 0.0
     timeout_s: float = 300.0
     cache_state: str = "cold"
+    search: Search | None = None
 
     def __post_init__(self) -> None:
-        # The registries are filled by modules that need the classes above.
-        from harness.traffic.arrivals import ARRIVALS
-        from harness.traffic.workload import WORKLOADS
+        for key, value, allowed in (("api", self.api, APIS), ("cache_state", self.cache_state, CACHE_STATES)):
+            need(value in allowed, f"{key}: {unknown(str(value), allowed)}")
+        need(self.requests >= 1, f"requests: {self.requests} must be >= 1")
+        need(self.warmup_requests >= 0, f"warmup_requests: {self.warmup_requests} must be >= 0")
+        need(0 < self.timeout_s <= TIMEOUT_MAX_S, f"timeout_s: {self.timeout_s} must be > 0 and <= {TIMEOUT_MAX_S:g}")
+        think = think_of(self.think_time_s, "think_time_s")
+        self._streams = self._tenants(think) if self.tenants else (self._single(think),)
+        self._check_search()
 
-        for key, value, allowed in (
-            ("workload.kind", self.workload.kind, tuple(sorted(WORKLOADS))),
-            ("arrival.kind", self.arrival.kind, tuple(sorted(ARRIVALS))),
-            ("cache_state", self.cache_state, CACHE_STATES),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{key}: '{value}' is unknown; allowed: {', '.join(allowed)}")
-        if self.arrival.kind == "closed" and not (self.arrival.concurrency or 0) > 0:
-            raise ConfigError("arrival.concurrency: a closed loop needs a number > 0")
-        if self.arrival.kind != "closed" and not (self.arrival.rate_rps or 0) > 0:
-            raise ConfigError(f"arrival.rate_rps: a {self.arrival.kind} arrival needs a rate > 0")
-        if self.requests < 1:
-            raise ConfigError(f"requests: {self.requests} must be >= 1")
-        for key in ("warmup_requests", "think_time_s"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"{key}: {getattr(self, key)} must be >= 0")
-        if self.timeout_s <= 0:
-            raise ConfigError(f"timeout_s: {self.timeout_s} must be > 0")
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """What is sent: one stream a tenant, or the only one."""
+        return self._streams
+
+    def with_requests(self, requests: int) -> "Load":
+        """The same with about so many requests in the window; tenants keep their proportions."""
+        if not self.tenants:
+            return replace(self, requests=requests)
+        parts = apportioned(requests, {stream.tenant: stream.requests for stream in self._streams})
+        tenants = {
+            name: replace(tenant, share=None, requests=max(1, parts[name])) for name, tenant in self.tenants.items()
+        }
+        return replace(self, tenants=tenants)
+
+    def with_arrival(self, **values: Any) -> "Load":
+        """The same with other values of the arrival."""
+        return replace(self, arrival={**self.arrival, **values})
+
+    def summary(self) -> str:
+        """When it asks, in a few words."""
+        if not self.tenants:
+            return self._streams[0].arrival.summary()
+        return "; ".join(f"{s.tenant}: {s.requests} requests, {s.arrival.summary()}" for s in self._streams)
+
+    def _single(self, think: Think) -> Stream:
+        workload, arrival = workload_of(self.workload), arrival_of(self.arrival)
+        self.workload, self.arrival = workload.record(), arrival_values(arrival)
+        return Stream("", workload, arrival, self.requests, self.warmup_requests, think)
+
+    def _tenants(self, think: Think) -> tuple[Stream, ...]:
+        for key in ("workload", "arrival"):
+            need(not getattr(self, key), f"{key}: a load with tenants has none of its own; each tenant has one")
+            setattr(self, key, {})
+        read: dict[str, tuple[Workload, Arrival]] = {}
+        for name, tenant in self.tenants.items():
+            where = f"tenants.{name}"
+            need(bool(re.fullmatch(r"[\w-]+", name)), f"{where}: a name consists of letters, digits, _ and -")
+            share, requests = tenant.share, tenant.requests
+            need(share is None or 0 < share < math.inf, f"{where}.share: {share} must be > 0")
+            need(requests is None or requests >= 1, f"{where}.requests: {requests} must be >= 1")
+            workload = workload_of(tenant.workload, f"{where}.workload")
+            arrival = arrival_of(tenant.arrival, f"{where}.arrival")
+            tenant.workload, tenant.arrival = workload.record(), arrival_values(arrival)
+            read[name] = workload, arrival
+        counts = self._requests_by_tenant({name: arrival for name, (_, arrival) in read.items()})
+        warmup = apportioned(self.warmup_requests, counts)
+        self.requests = sum(counts.values())
+        return tuple(
+            Stream(
+                name,
+                *read[name],
+                counts[name],
+                warmup[name],
+                think if tenant.think_time_s is None else think_of(tenant.think_time_s, f"tenants.{name}.think_time_s"),
+                tenant.sla,
+            )
+            for name, tenant in self.tenants.items()
+        )
+
+    def _requests_by_tenant(self, arrivals: dict[str, Arrival]) -> dict[str, int]:
+        given = {name: tenant.requests for name, tenant in self.tenants.items() if tenant.requests is not None}
+        shares = {name: tenant.share for name, tenant in self.tenants.items() if tenant.share is not None}
+        if not given and not shares:
+            rates = {name: arrival.mean_rps for name, arrival in arrivals.items()}
+            for name, rate in rates.items():
+                if rate is None:
+                    raise ConfigError(
+                        f"tenants.{name}: needs share or requests: an arrival of kind '{arrivals[name].kind}' has no "
+                        "rate that would tell its part"
+                    )
+            shares = {name: rate for name, rate in rates.items() if rate is not None}
+        for name in self.tenants:
+            one = (name in given) != (name in shares)
+            need(one and not (given and shares), f"tenants.{name}: all tenants need either share or requests")
+        if given:
+            return given
+        counts = apportioned(self.requests, shares)
+        for name, count in counts.items():
+            need(count >= 1, f"tenants.{name}.share: {shares[name]:g} of {self.requests} requests is less than one")
+        return counts
+
+    def _check_search(self) -> None:
+        if self.search is None:
+            return
+        need(not self.tenants, "search: a load with tenants has no single rate or concurrency to vary")
+        need(
+            self.search.over in self.arrival,
+            f"search.over: an arrival of kind '{self.arrival.get('kind')}' has no {self.search.over}",
+        )
+
+
+def apportioned(total: int, weights: "dict[str, float] | dict[str, int]") -> dict[str, int]:
+    """`total` in whole parts in proportion to the weights: rounded down, the largest remainders rounded up."""
+    whole = sum(map(Fraction, weights.values()))
+    exact = {name: total * Fraction(weight) / whole for name, weight in weights.items()}
+    parts = {name: math.floor(part) for name, part in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: parts[name] - exact[name])
+    for name in by_remainder[: total - sum(parts.values())]:
+        parts[name] += 1
+    return parts

@@ -9,7 +9,9 @@ from omegaconf import OmegaConf
 from bench import app
 from bench import config as bench_config
 from bench.config import GROUPS, SCENARIOS, choices, compose_config, typed
+from bench.overrides import normalise
 from harness.errors import ConfigError
+from harness.traffic.load import Load
 
 
 @pytest.fixture
@@ -32,7 +34,8 @@ def test_every_scenario_composes_and_is_typed(scenario: str) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_file_of_every_group_composes_under_its_own_name(group: str) -> None:
     for name in choices(group):
-        selected = getattr(typed(compose_config([f"{group}=[{name}]"])), group)
+        slas = ["sla=[batch,chat]"] if group == "load" else []  # a load may name those that its tenants are promised
+        selected = getattr(typed(compose_config([f"{group}=[{name}]", *slas])), group)
         assert list(selected) == [name]
 
 
@@ -110,6 +113,82 @@ def test_a_wrong_value_in_a_file_names_the_file_the_value_and_what_is_allowed(co
     (copied_scenarios / "strategy" / "mine.yaml").write_text("# @package strategy.mine\nkv_dtype: int7\n")
     with pytest.raises(ConfigError, match=r"scenarios/strategy/mine\.yaml: kv_dtype: 'int7'.*16bit"):
         typed(compose_config(["strategy=[mine]"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["sla=[chat]"], ["chat-and-batch.yaml", "tenants.batch.sla", "'batch'", "sla=[chat,batch]"]),
+        (
+            ["sla=[chat,batch]", "load.chat-and-batch.tenants.chat.sla=fast"],
+            ["tenants.chat.sla", "fast", "batch, chat"],
+        ),
+    ],
+)
+def test_a_service_level_that_a_load_names_must_be_selected(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        typed(compose_config(["load=[chat-and-batch]", *overrides]))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def load_with(*overrides: str) -> Load:
+    """The long conversations, overridden as by a user."""
+    config = typed(compose_config(normalise(["load=sharegpt-long", *overrides])))
+    return config.load["sharegpt-long"]
+
+
+def test_any_key_of_a_kind_can_be_overridden() -> None:
+    load = load_with(
+        "load.sharegpt-long.workload.input_tokens_mean=500",
+        "load.sharegpt-long.workload.output_tokens_fixed=false",  # a key that the file doesn't have
+        "load.sharegpt-long.think_time_s={kind: exponential, mean_s: 2}",
+    )
+    assert (load.workload["input_tokens_mean"], load.workload["output_tokens_fixed"]) == (500, False)
+    assert load.workload["input_tokens_max"] == 6000
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [
+            "load.sharegpt-long.arrival.kind=gamma",
+            "load.sharegpt-long.arrival.rate_rps=2",
+            "load.sharegpt-long.arrival.cv=3",
+        ],
+        ["load.sharegpt-long.arrival={kind: gamma, rate_rps: 2, cv: 3}"],
+    ],
+)
+def test_another_kind_of_arrival_leaves_the_keys_of_the_file_behind(overrides: list[str]) -> None:
+    assert load_with(*overrides).arrival == {"kind": "gamma", "rate_rps": 2.0, "cv": 3.0, "burstiness": None}
+
+
+def test_a_tenants_arrival_can_be_of_another_kind_too() -> None:
+    key = "load.chat-and-batch.tenants.batch.arrival"
+    overrides = normalise(["load=chat-and-batch", "sla=batch,chat", f"{key}.kind=constant", f"{key}.rate_rps=1"])
+    load = typed(compose_config(overrides)).load["chat-and-batch"]
+    assert load.tenants["batch"].arrival == {"kind": "constant", "rate_rps": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "load.sharegpt-long.workload.input_token_mean=500",
+            ["sharegpt-long.yaml", "Did you mean 'input_tokens_mean'"],
+        ),
+        ("load.sharegpt-long.arrival.concurrenzy=5", ["sharegpt-long.yaml", "arrival", "Did you mean 'concurrency'"]),
+        ("load.sharegpt-long.arrival.rate_rps=5", ["sharegpt-long.yaml", "arrival", "'rate_rps'", "concurrency"]),
+        ("load.sharegpt-long.arrival.kind=gama", ["sharegpt-long.yaml", "arrival.kind", "Did you mean 'gamma'"]),
+        ("load.sharegpt-long.reqests=5", ["reqests", "Did you mean 'requests'"]),
+        ("load.sharegpt-lung.workload.turns_max=5", ["sharegpt-lung"]),
+    ],
+)
+def test_a_wrong_key_of_a_load_names_file_key_and_what_is_allowed(override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_with(override)
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_a_file_that_is_no_yaml_is_an_error_not_a_crash(copied_scenarios: Path) -> None:

@@ -317,7 +317,7 @@ def test_long_context_on_a_gpu_is_as_long_as_the_model_takes(
     assert list(config.model) == [model]
     assert plan.settings[model].context_tokens == context
     assert plan.settings[model].tensor_parallel == devices
-    longest = config.load["sharegpt-long"].workload.input_tokens_max or 0
+    longest = config.load["sharegpt-long"].workload["input_tokens_max"]
     assert 0.9 * context < longest + 256 <= context
     assert 0.9 * context < (config.accuracy["retrieval-6k"].context_tokens or 0) < context
     assert plan.estimates[plan.baseline.id].working_set_over_pool is not None
@@ -326,7 +326,7 @@ def test_long_context_on_a_gpu_is_as_long_as_the_model_takes(
 def test_a_shorter_context_of_the_users_shrinks_what_was_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     config, _ = plan_on_gpus(monkeypatch, "139", "scenario=long-context", "scenario.settings.context_tokens=32768")
     assert config.scenario.settings.context_tokens == 32768
-    assert config.load["sharegpt-long"].workload.input_tokens_max == 30000
+    assert config.load["sharegpt-long"].workload["input_tokens_max"] == 30000
     with pytest.raises(ConfigError, match="longer than the context of qwen3-32b: 40960"):
         plan_on_gpus(monkeypatch, "139", "scenario=long-context", "scenario.settings.context_tokens=65536")
 

@@ -1,27 +1,40 @@
 """The load profiles that come along."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+from harness.model import Model
+from harness.traffic.draw import draw_load
 from harness.traffic.load import Load
-from harness.traffic.workload import mean_prompt_tokens, warmup_sessions, window_sessions
+from harness.traffic.text import load_tokenizer
 
 LOADS = sorted((Path(__file__).parents[3] / "scenarios" / "load").glob("*.yaml"))
+CONTEXT_TOKENS = 8192
 
 
 @pytest.mark.parametrize("path", LOADS, ids=lambda path: path.stem)
-def test_every_load_is_complete_defended_and_can_be_drawn(path: Path) -> None:
+def test_every_load_is_complete_defended_and_can_be_drawn(path: Path, model: Model) -> None:
     text = path.read_text()
     assert text.startswith(f"# @package load.{path.stem}\n# "), "its second line says why these values"
     load = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Load), OmegaConf.create(text)))
     assert isinstance(load, Load)
-    what = load.workload
-    context_tokens = (what.input_tokens_max or what.input_tokens_mean) + what.output_tokens_mean
+    assert load.title
     for seed in range(5):
-        window = window_sessions(load, context_tokens, seed)
-        assert mean_prompt_tokens(window) == pytest.approx(what.input_tokens_mean, rel=0.02)
-        warmup = warmup_sessions(load, context_tokens, seed)
-        assert sum(len(session.turns) for session in window) == load.requests
-        assert sum(len(session.turns) for session in warmup) == load.warmup_requests
+        traffic = draw_load(
+            load, context_tokens=CONTEXT_TOKENS, seed=seed, tokenizer=lambda: load_tokenizer(model.path)
+        )
+        for phase, requests in ((traffic.window, load.requests), (traffic.warmup, load.warmup_requests)):
+            assert sum(len(planned.session.turns) for planned in phase) == requests
+        for stream in load.streams:
+            prompts = [
+                turn.prompt_tokens
+                for planned in traffic.window
+                if planned.tenant == stream.tenant
+                for turn in planned.session.turns
+            ]
+            stated: Any = getattr(stream.workload.parameters, "input_tokens_mean", None)
+            if stated is not None and getattr(stream.workload.parameters, "input_tokens", None) is None:
+                assert sum(prompts) / len(prompts) == pytest.approx(stated, rel=0.02)
