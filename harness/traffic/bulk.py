@@ -85,7 +85,7 @@ def _usual(body: bytes) -> Answer | None:
     return _collect(events, line_feeds[1::2].tolist(), done)
 
 
-def _collect(events: list[_Event], ends: list[int], done: bool) -> Answer | None:
+def _collect(events: list[_Event], ends: list[int], done: bool) -> Answer:
     pieces = Pieces()
     add_end, add_text, add_ids, add_total = (
         pieces.ends.append,
@@ -121,11 +121,13 @@ def _collect(events: list[_Event], ends: list[int], done: bool) -> Answer | None
 
 
 def _text(text: str | None, delta: _Delta) -> str:
-    pieces = [text, delta.reasoning_content or delta.reasoning, delta.content]
-    if delta.tool_calls or delta.function_call:
-        for function in (*(call.function for call in delta.tool_calls or ()), delta.function_call):
-            if function:
-                pieces += [function.name, function.arguments]
+    reasoning = delta.reasoning_content or delta.reasoning
+    if not (text or reasoning or delta.tool_calls or delta.function_call):
+        return delta.content or ""
+    pieces = [text, reasoning, delta.content]
+    for function in (*(call.function for call in delta.tool_calls or ()), delta.function_call):
+        if function:
+            pieces += [function.name, function.arguments]
     return "".join(filter(None, pieces))
 
 
