@@ -17,7 +17,7 @@ overrides = $(if $(SCENARIO),scenario='$(SCENARIO)') $(call axis,BACKEND,backend
 # `exec`: a signal meets the program itself, once. make's own variables mean nothing to an engine that compiles.
 run = exec env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/python
 
-.PHONY: help setup bench plan report test test-e2e lint
+.PHONY: help setup bench plan report jmeter test test-e2e lint
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +36,9 @@ plan: setup  ## what a scenario would do: launches, memory, time, smallest visib
 
 report: setup  ## rebuild tables and HTML of a run: RUN=results/<scenario>/<run>
 	@$(run) -m bench report '$(RUN)' $(ARGS)
+
+jmeter: setup  ## a load as a plan for Apache JMeter: LOAD=<load> MODEL=<model> OUT=<folder>
+	@$(run) -m bench jmeter $(overrides) out='$(or $(OUT),jmeter)'
 
 test: setup-test  ## unit tests
 	@$(run) -m pytest -m "not e2e" $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: `python -m bench [run|plan|report] key=value …`, on Hydra's override grammar.
+"""The command line: `python -m bench [run|plan|report|jmeter] key=value …`, on Hydra's override grammar.
 
 `run` (the default) plans, prepares, measures block by block as Hydra jobs, analyses and reports. Only the block index
 is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from bench import calibration, store
+from bench import jmeter as jmeter_plan
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.config import SCENARIOS, Config, compose_config, register_schema, typed
@@ -129,6 +130,15 @@ def report(arguments: list[str]) -> int:
     if unknown := set(options) - {"reports_dir"}:
         raise ConfigError(f"report: unknown key {', '.join(sorted(unknown))}; allowed: reports_dir")
     _report(Path(folders[0]).resolve(), Path(options.get("reports_dir", "reports")).resolve())
+    return 0
+
+
+def jmeter(arguments: list[str]) -> int:
+    """Write a load as a JMeter plan: `jmeter load=NAME model=NAME out=FOLDER`; launch nothing."""
+    written = jmeter_plan.export(arguments, resolve, _say())
+    print(f"{written.requests} requests in {written.sessions} sessions; what JMeter can't measure: the plan's comment")
+    for path in (*written.data, written.plan):
+        print(os.path.relpath(path))
     return 0
 
 
@@ -303,4 +313,4 @@ def _say() -> Callable[[str], None]:
     return lambda text: print(text, file=sys.stderr, flush=True)
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "plan": plan, "report": report}
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "plan": plan, "report": report, "jmeter": jmeter}
