@@ -46,7 +46,7 @@ static void see_body(Framing *f, const char *data, size_t size)
     }
 }
 
-/* ---- heads and trailers ---- */
+/* ---- the head ---- */
 
 static bool is_blank(char c)
 {
@@ -126,16 +126,16 @@ static const char *read_field(Head *head, const char *start, const char *stop, b
     while (!folded && at < stop && is_token(*at))
         at++;
     if (!folded && (at == start || at == stop || *at != ':'))
-        return "a header without a name and a colon";
+        return "headers: a line without a name and a colon";
     for (const char *c = at; c < stop; c++)
         if (!is_text(*c))
-            return "a header with a control character";
+            return "headers: a control character";
     return folded ? NULL : read_value(head, start, at, stop);
 }
 
 static const char *read_status(Head *head, const char *line, const char *stop)
 {
-    static const char wrong[] = "the first line is no HTTP/1.1 status line";
+    static const char wrong[] = "status line: not an HTTP/1.1 one";
     if (stop - line < 12 || memcmp(line, "HTTP/1.", 7) || line[7] < '0' || line[7] > '9' || line[8] != ' ' ||
         line[9] == '0' || (stop - line > 12 && line[12] != ' '))
         return wrong;
@@ -149,34 +149,34 @@ static const char *read_status(Head *head, const char *line, const char *stop)
     return NULL;
 }
 
-/* Lines from `at` up to the empty one that ends at `end`; with a status line first, or only fields (trailers). */
-static const char *read_lines(Head *head, const char *at, const char *end, bool status)
+/* Status line and fields from `at` up to the empty line that ends at `end`. */
+static const char *read_head(Head *head, const char *at, const char *end)
 {
     const char *wrong = NULL;
     bool first = true;
     while (at < end && !wrong) {
         const char *feed = memchr(at, '\n', (size_t)(end - at));
         const char *stop = feed > at && feed[-1] == '\r' ? feed - 1 : feed;
-        if (first && status)
+        if (first)
             wrong = read_status(head, at, stop);
         else if (stop > at)
-            wrong = read_field(head, at, stop, is_blank(*at) && !first);
+            wrong = read_field(head, at, stop, is_blank(*at));
         first = false;
         at = feed + 1;
     }
     return wrong;
 }
 
-/* Where the block of lines ends (behind its empty line), or 0. */
-static size_t block_end(Framing *f, const char *raw, size_t size)
+/* Where the head ends (behind its empty line), or 0. */
+static size_t head_end(Framing *f, const char *raw, size_t size)
 {
-    for (size_t i = f->seen > f->block ? f->seen : f->block + 1; i < size; i++) {
+    for (size_t i = f->seen > f->head ? f->seen : f->head + 1; i < size; i++) {
         const char *feed = memchr(raw + i, '\n', size - i);
         if (!feed)
             break;
         i = (size_t)(feed - raw);
         size_t before = raw[i - 1] == '\r' ? i - 1 : i;
-        if (before > f->block && raw[before - 1] == '\n')
+        if (before > f->head && raw[before - 1] == '\n')
             return i + 1;
     }
     f->seen = size;
@@ -206,7 +206,7 @@ static const char *begin_body(Framing *f, const Head *head)
     return NULL;
 }
 
-/* ---- chunks ---- */
+/* ---- chunks and trailers ---- */
 
 static int hex(char c)
 {
@@ -231,30 +231,53 @@ static bool end_line(Framing *f, char c)
     }
 }
 
+/* One character of the trailers. */
+static bool read_trailer(Framing *f, char c)
+{
+    bool starts = f->in_line == START;
+    if (f->in_line == RETURN || c == '\n') {
+        if (starts || f->in_line == EMPTY)
+            f->place = COMPLETE;
+        bool fits = f->in_line != NAME;
+        f->in_line = START;
+        return c == '\n' && fits;
+    }
+    if (f->in_line == EMPTY)
+        return false;
+    if (c == '\r') {
+        bool fits = f->in_line != NAME;
+        f->in_line = starts ? EMPTY : RETURN;
+        return fits;
+    }
+    if (starts)
+        f->in_line = is_blank(c) ? TEXT : NAME;
+    if (f->in_line == TEXT)
+        return is_text(c);
+    if (c == ':' && !starts)
+        f->in_line = TEXT;
+    return is_token(c) || f->in_line == TEXT;
+}
+
 const char *framing_feed(Framing *f, const char *raw, size_t raw_bytes, size_t size, size_t head_bytes)
 {
     const char *p = raw + raw_bytes - size, *const end = raw + raw_bytes;
     while (p < end) {
         size_t span = (size_t)(end - p);
         switch (f->place) {
-        case HEAD:
-        case TRAILER: {
-            bool trailer = f->place == TRAILER;
-            const char *start = raw + f->block;
-            size_t have = raw_bytes - f->block, stop = block_end(f, raw, raw_bytes);
-            if (!trailer && memcmp(start, "HTTP/1.", have < 7 ? have : 7))
-                return "the answer doesn't start as HTTP/1.1 does";
-            if ((stop ? stop - f->block : have) > head_bytes)
-                return "headers that are too long";
+        case HEAD: {
+            const char *start = raw + f->head;
+            size_t have = raw_bytes - f->head, stop = head_end(f, raw, raw_bytes);
+            if (memcmp(start, "HTTP/1.", have < 7 ? have : 7))
+                return "the answer starts with something else than HTTP/1.";
+            if ((stop ? stop - f->head : have) > head_bytes)
+                return "headers without an end, or too long";
             if (!stop)
                 return NULL;
             Head head = {0};
-            const char *wrong = read_lines(&head, start + trailer, raw + stop, !trailer);
-            if (wrong || (!trailer && (wrong = begin_body(f, &head))))
+            const char *wrong = read_head(&head, start, raw + stop);
+            if (wrong || (wrong = begin_body(f, &head)))
                 return wrong;
-            if (trailer)
-                f->place = COMPLETE;
-            f->block = f->seen = stop;
+            f->head = f->seen = stop;
             p = raw + stop;
             break;
         }
@@ -277,23 +300,22 @@ const char *framing_feed(Framing *f, const char *raw, size_t raw_bytes, size_t s
         case CHUNK_SIZE:
             if (hex(*p) >= 0) {
                 if (++f->line > MOST_DIGITS)
-                    return "a chunk size that is too long";
+                    return "chunk size: too many digits";
                 f->left = f->left * 16 + (uint64_t)hex(*p++);
                 break;
             }
             if (!f->line)
-                return "a chunk without a size";
+                return "chunk size: no number";
             f->place = CHUNK_LINE;
             f->in_line = BLANKS;
             break;
         case CHUNK_LINE:
             if (!end_line(f, *p) || ++f->line > head_bytes)
-                return "a chunk size that is no number, or a line about it that is too long";
+                return "chunk size: no number, or a line that is too long";
             if (*p == '\n') {
                 f->place = f->left ? CHUNK_DATA : TRAILER;
                 f->line = 0;
-                f->block = (size_t)(p - raw);  /* trailers are searched for from this line feed on */
-                f->seen = 0;
+                f->in_line = START;
             }
             p++;
             break;
@@ -301,9 +323,13 @@ const char *framing_feed(Framing *f, const char *raw, size_t raw_bytes, size_t s
             if (*p == '\n')
                 f->place = CHUNK_SIZE;
             else if (*p != '\r' || f->in_line == RETURN)
-                return "a chunk that is longer than its size";
+                return "chunk size: the chunk is longer";
             f->in_line = RETURN;
             p++;
+            break;
+        case TRAILER:
+            if (!read_trailer(f, *p++) || ++f->line > head_bytes)
+                return "trailers: no header lines, or too long";
             break;
         case COMPLETE:
             f->surplus = true;

@@ -17,23 +17,18 @@ typedef struct {
     bool surplus;  /* something came after the end */
     bool marked;   /* `data: [DONE]` was there, at the start of a line */
     uint64_t left; /* of the body or the chunk */
-    size_t block;  /* in the raw bytes: where the head or the trailers start */
-    size_t seen;   /* up to where they were searched for their end */
-    size_t line;   /* characters of the line about a chunk */
-    enum { BLANKS, TEXT, RETURN } in_line;
+    size_t head;   /* in the raw bytes: where it starts */
+    size_t seen;   /* up to where its end was looked for */
+    size_t line;   /* characters of the line about a chunk, or of the trailers */
+    enum { BLANKS, START, NAME, TEXT, RETURN, EMPTY } in_line;  /* RETURN, EMPTY: a line feed must follow */
     char tail[MARK_BYTES];
     size_t tail_bytes;
 } Framing;
 
 void framing_init(Framing *f);
 
-/* Go on with the last `size` of the raw bytes. Those of a head and of trailers must lie in `raw` as a whole, from where
- * they start: `framing_needs_raw` says whether what is there may be taken away. Returns what is wrong, or NULL. */
+/* Go on with the last `size` of the raw bytes. A head must lie in `raw` as a whole, so none may be taken away while
+ * `place` is HEAD. Returns what is wrong, or NULL. */
 const char *framing_feed(Framing *f, const char *raw, size_t raw_bytes, size_t size, size_t head_bytes);
-
-static inline bool framing_needs_raw(const Framing *f)
-{
-    return f->place == HEAD || f->place == TRAILER;
-}
 
 #endif

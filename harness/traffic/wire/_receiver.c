@@ -98,7 +98,6 @@ struct Request {
     size_t vector_offset;
     int send_error;
     Bytes bytes;
-    Framing framing;
     bool answered;  /* something came */
     int64_t mark_ns;
     /* the outcome */
@@ -117,6 +116,7 @@ struct Connection {
     bool draining;
     unsigned served;
     size_t address;
+    Framing framing;  /* of the answer that it carries */
     Request *request;
     int64_t since;  /* in its list */
     Connection *before, *after;
@@ -313,9 +313,10 @@ static void set_timer(Receiver *r, Request *q)
 
 /* ---- connections ---- */
 
-static void rest(Resting *list, Connection *c)
+static void rest(Receiver *r, Resting *list, Connection *c)
 {
     c->since = now_ns();
+    c->draining = list == &r->draining;
     c->after = NULL;
     c->before = list->last;
     *(list->last ? &list->last->after : &list->first) = c;
@@ -356,6 +357,18 @@ static void rest_out(Receiver *r, Resting *list, int64_t now)
     }
 }
 
+/* Its answer is over, or what there is of it: serve another one, if it can. */
+static void keep(Receiver *r, Connection *c)
+{
+    const Framing *f = &c->framing;
+    if (f->place == COMPLETE && f->keeps && !f->surplus && atomic_load(&r->keep_alive)) {
+        c->served++;
+        rest(r, &r->idle, c);
+    } else {
+        connection_close(r, c);
+    }
+}
+
 /* ---- the end of a request ---- */
 
 static void finish(Receiver *r, Request *q, Error error, int number, const char *detail, int64_t ended_ns)
@@ -363,27 +376,20 @@ static void finish(Receiver *r, Request *q, Error error, int number, const char 
     Connection *c = q->connection;
     if (q->heap_index != NOWHERE)
         heap_remove(r, q);
-    if (q->mark_ns) {  /* it is whole: what comes of the connection afterwards is no part of it */
-        ended_ns = q->mark_ns;
-        if (error == TIMEOUT && c && q->vector_index == q->vectors) {
-            c->request = NULL;
-            c->draining = true;
-            rest(&r->draining, c);
-            c = NULL;
-        }
-        error = NO_ERROR;
-    }
     if (c) {
         c->request = NULL;
-        bool sent = q->vector_index == q->vectors;
-        if (q->framing.place == COMPLETE && q->framing.keeps && !q->framing.surplus && sent && atomic_load(&r->keep_alive)) {
-            c->served++;
-            rest(&r->idle, c);
-        } else {
+        if (q->vector_index < q->vectors)
             connection_close(r, c);
-        }
+        else if (q->mark_ns && error == TIMEOUT)
+            rest(r, &r->draining, c);
+        else
+            keep(r, c);
     }
     q->connection = NULL;
+    if (q->mark_ns) {  /* it is whole: what came of the connection afterwards is no part of it */
+        ended_ns = q->mark_ns;
+        error = NO_ERROR;
+    }
     q->error = error;
     q->error_number = number;
     q->detail = detail;
@@ -434,7 +440,7 @@ static void receive(Receiver *r, Connection *c, bool closed)
             return;
         if (size <= 0) {
             int number = size ? errno : q->send_error;
-            if (q->framing.place == TO_CLOSE && !size) {
+            if (c->framing.place == TO_CLOSE && !size) {
                 finish(r, q, NO_ERROR, 0, NULL, now);
             } else if (!q->answered && c->served) {
                 send_again(r, q);
@@ -453,20 +459,20 @@ static void receive(Receiver *r, Connection *c, bool closed)
             finish(r, q, ABORTED, ENOMEM, NULL, now);
             return;
         }
-        const char *wrong = framing_feed(&q->framing, q->bytes.raw, q->bytes.size, (size_t)size, r->head_bytes);
-        bool complete = !wrong && q->framing.place == COMPLETE;
-        if (q->framing.marked && !q->mark_ns) {
+        const char *wrong = framing_feed(&c->framing, q->bytes.raw, q->bytes.size, (size_t)size, r->head_bytes);
+        bool complete = !wrong && c->framing.place == COMPLETE;
+        if (c->framing.marked && !q->mark_ns) {
             q->mark_ns = now;
             if (!complete)
                 set_timer(r, q);
         }
         if (wrong || complete) {
             if (closed)  /* this event was the only one to say so */
-                q->framing.keeps = false;
+                c->framing.keeps = false;
             finish(r, q, wrong ? MALFORMED : NO_ERROR, 0, wrong, now);
             return;
         }
-        if (q->bytes.size > q->spill_bytes && !framing_needs_raw(&q->framing))
+        if (q->bytes.size > q->spill_bytes && c->framing.place != HEAD)
             spill(r, q);
         if (size < READ_BYTES && !closed)
             return;
@@ -511,6 +517,7 @@ static void open_request(Receiver *r, Request *q, int64_t now)
     set_timer(r, q);
     if (q->stage == OPEN)
         return;
+    framing_init(&c->framing);
     q->reused = c->served > 0;
     q->sent_ns = now_ns();
     send_more(r, q);
@@ -595,6 +602,24 @@ static void start(Receiver *r, Request *q, int64_t now)
     open_request(r, q, now);
 }
 
+/* After `[DONE]`: what comes is no part of any answer, but may end the message, and then the connection is of use. */
+static void drain(Receiver *r, Connection *c, bool closed)
+{
+    ssize_t size;
+    do {
+        size = recv(c->fd, r->scratch, READ_BYTES, 0);
+        if (size < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (size <= 0 || framing_feed(&c->framing, r->scratch, (size_t)size, (size_t)size, r->head_bytes) ||
+            c->framing.place == COMPLETE) {
+            c->framing.keeps = c->framing.keeps && size > 0 && !closed;
+            unrest(&r->draining, c);
+            keep(r, c);
+            return;
+        }
+    } while (size == READ_BYTES || closed);
+}
+
 static void on_event(Receiver *r, Connection *c, uint32_t events)
 {
     Request *q = c->request;
@@ -602,16 +627,12 @@ static void on_event(Receiver *r, Connection *c, uint32_t events)
     if (c->fd < 0)
         return;
     if (!q) {
-        /* What a draining one sends is no part of any answer; an idle one has nothing to say, so this is its end. */
-        ssize_t size = 0;
-        while (c->draining && (size = recv(c->fd, r->scratch, READ_BYTES, 0)) > 0)
-            ;
-        if (c->draining && size < 0 && (errno == EAGAIN || errno == EINTR) && !(events & EPOLLERR))
-            return;
-        if (!readable)
-            return;
-        unrest(c->draining ? &r->draining : &r->idle, c);
-        connection_close(r, c);
+        if (c->draining && readable)
+            drain(r, c, closed);
+        else if (readable) {  /* an idle one has nothing to say, so this is its end */
+            unrest(&r->idle, c);
+            connection_close(r, c);
+        }
     } else if (q->stage == CONNECTING) {
         int number = 0;
         socklen_t length = sizeof number;
@@ -949,7 +970,6 @@ static PyObject *receiver_submit(Receiver *r, PyObject *const *arguments, Py_ssi
     q->deadline_ns = deadline_ns;
     q->spill_bytes = spill_bytes ? spill_bytes : SIZE_MAX;
     q->heap_index = NOWHERE;
-    framing_init(&q->framing);
     Py_INCREF(q);
     pthread_mutex_lock(&r->lock);
     *r->submitted_end = q;

@@ -33,7 +33,7 @@ def _extension() -> ModuleType | None:
     try:
         return importlib.import_module("harness.traffic.wire._receiver")
     except ImportError as error:
-        _log.info("no compiled client (%s): using the pure-Python one", error)
+        _log.warning("no compiled client, using the pure-Python one: %s", error)
         return None
 
 
@@ -201,7 +201,7 @@ def _addresses(endpoint: Endpoint) -> list[tuple[int, bytes, bytes]]:
     if endpoint.scheme == "http+unix":
         return [(socket.AF_UNIX, os.fsencode(endpoint.host), b"")]
     found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    numeric = [(family, str(address[0]).encode(), str(address[1]).encode()) for family, _, _, _, address in found]
+    numeric = [(int(family), str(address[0]).encode(), str(address[1]).encode()) for family, _, _, _, address in found]
     return list(dict.fromkeys(numeric))[:MOST_ADDRESSES]
 
 
