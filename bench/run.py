@@ -16,6 +16,7 @@ from rich.console import Console
 from bench import calibration, store
 from bench.analysis import analyse
 from bench.config import Config
+from bench.judge import judge_by
 from bench.plan import Plan, PlannedLaunch
 from bench.progress import Progress, Say
 from harness.accuracy.task import Task
@@ -130,6 +131,7 @@ def _run_launch(
         settings=plan.settings[deployment.model],
         loads=plan.loads,
         tasks=_tasks(plan, config, deployment.model),
+        judge=judge_by({name: asdict(sla) for name, sla in config.sla.items()}),
         seed=seed,
         run_seed=store.seed_of(config.seed, "run"),
         folder=folder / launch.name,

@@ -22,6 +22,7 @@ from harness.environments import EnginePython
 from harness.errors import KVMarkError, StorageError
 from harness.files import is_out_of_room, storage_error, write_json
 from harness.model import Model
+from harness.saturation import Judge, measure_saturation
 from harness.server import Server, ServerSpec, free_port, serve
 from harness.settings import Settings
 from harness.strategy import Strategy
@@ -40,6 +41,8 @@ class LaunchSpec:
 
     Attributes
     ----------
+    judge : callable
+        Tells whether a probe of a load that searches met its SLA.
     seed : int
         The block's seed, for traffic and questions: equal for all launches of a block.
     run_seed : int
@@ -61,6 +64,7 @@ class LaunchSpec:
     settings: Settings
     loads: Mapping[str, Load]
     tasks: Mapping[str, Task]
+    judge: Judge
     seed: int
     run_seed: int
     folder: Path
@@ -208,7 +212,7 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
         for name, load in spec.loads.items():
             with record.timed("load"):
                 watch.step(f"load {name}")
-                cell = measure_cell(served, name, load, seed=spec.seed, folder=spec.folder / "cells" / name)
+                cell = _cell(served, name, load, spec)
                 record.cells.append(name)
                 if cell["state"] == "failed":
                     record.fail(f"load {name}: {cell['reason']}")
@@ -221,6 +225,13 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
                     record.errors.append(f"accuracy {name}: the cache was not empty at the start: {reset.evidence}")
                 _task(server, spec, backend, name, task, record, watch)
             server.check()
+
+
+def _cell(served: Served, name: str, load: Load, spec: LaunchSpec) -> dict[str, Any]:
+    folder = spec.folder / "cells" / name
+    if load.search is None:
+        return measure_cell(served, name, load, seed=spec.seed, folder=folder)
+    return measure_saturation(served, name, load, seed=spec.seed, folder=folder, judge=spec.judge)
 
 
 def _task(

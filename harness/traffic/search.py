@@ -39,6 +39,9 @@ class Search:
         The search ends when the lowest value missed is at most this much above the highest one met.
     probes_max : int
         Most probes of one search.
+    probe_s : float or None
+        An open loop's probe has at least so many seconds of arrivals (and at least the load's `requests`): a server
+        that falls behind slowly shows it only in time. null: the load's `requests`, however soon they are sent.
     """
 
     over: str = "rate_rps"
@@ -48,6 +51,7 @@ class Search:
     repeats: int = 3
     precision_pct: float = 10.0
     probes_max: int = 30
+    probe_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.over not in OVER:
@@ -68,6 +72,9 @@ class Search:
             raise ConfigError(
                 f"search.probes_max: {self.probes_max} must be >= {2 * self.repeats}, so that two values can be probed"
             )
+
+        if self.probe_s is not None and not 0 < self.probe_s < math.inf:
+            raise ConfigError(f"search.probe_s: {self.probe_s} must be > 0, or null")
 
     @property
     def probes_expected(self) -> int:

@@ -105,6 +105,7 @@ def test_too_few_probes_are_said():
         ("repeats", {"repeats": 2}),
         ("precision_pct", {"precision_pct": 0}),
         ("probes_max", {"probes_max": 3}),
+        ("probe_s", {"probe_s": 0}),
         ("whole number", {"over": "concurrency", "low": 1.5}),
     ],
 )
