@@ -45,17 +45,14 @@ class _Group:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._rows: dict[str, list[Any]] = {name: [] for name in schema.names}
+        self._large = [field.name for field in schema if pa.types.is_list(field.type) or field.name == "text"]
         self._count = self._bytes = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
         for name, column in self._rows.items():
-            value = row[name]
-            column.append(value)
-            if isinstance(value, str):
-                self._bytes += len(value)
-            elif isinstance(value, np.ndarray):
-                self._bytes += value.nbytes
+            column.append(row[name])
         self._count += 1
+        self._bytes += sum(4 * len(row[name]) for name in self._large if row[name] is not None)
 
     def is_full(self) -> bool:
         return self._count >= GROUP_ROWS or self._bytes >= GROUP_BYTES

@@ -429,3 +429,9 @@ def test_the_longest_outputs_fit(tmp_path: Path) -> None:
     ((row,), _) = converted(tmp_path, schedule)
     assert row["event_us"] == list(np.arange(tokens) * 1_000 + 2_000)
     assert (row["output_tokens"], row["event_tokens"], row["error"]) == (tokens, None, "output_length")
+
+
+def test_every_error_and_every_column_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "results.md").read_text()
+    named = {name for line in text.splitlines() if line.startswith("| ") for name in line.split("|")[1].split(", ")}
+    assert {name.strip() for name in named} >= {*ERRORS, *SCHEMA.names}
