@@ -162,8 +162,7 @@ def _part(requests: Requests, statistics: LaunchStatistics) -> _Part:
 
 def _tenant(launch: LaunchRecord, measured: CellMeasures, name: str, planned: PlannedLoad) -> _Tenant:
     window, everything = measured.tenants[name]
-    label = planned.groups[name].sla
-    slas = {label: planned.own_slas[label]} if label is not None else {}
+    slas = {label: limits for label, limits in planned.own_slas.items() if label == planned.groups[name].sla}
     values = _statistics(window, everything, measured, slas)
     return _Tenant(
         len(window), window.failures(), _part(window, LaunchStatistics(launch.block, launch.replica, values))
@@ -184,7 +183,7 @@ def _tenant_result(name: str, planned: PlannedLoad, seen: Sequence[_Launch]) -> 
         launches=statistics,
         quantiles=_quantiles([one.part for one in found]),
         means=_means(statistics),
-        sla_met=None if label is None else _sla_met(statistics, planned.own_slas[label]),
+        sla_met=_sla_met(statistics, planned.own_slas.get(label or "", {})),
     )
 
 

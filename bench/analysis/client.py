@@ -53,7 +53,6 @@ class Verdict:
 def client_figures(facts: Mapping[str, Any], measured: CellMeasures, load: PlannedLoad) -> ClientFigures:
     """How the client fared: its own account (`cell.json`), and what the records show."""
     client = facts.get("client") or {}
-    cpu, wall = client.get("cpu_s"), client.get("wall_s")
     lags = measured.window.send_lag_ms
     percentile = {p: quantile(lags, p).value for p in (50, 90, 99)} if len(lags) else {}
     everything, timeline = measured.everything, measured.timeline
@@ -65,8 +64,8 @@ def client_figures(facts: Mapping[str, Any], measured: CellMeasures, load: Plann
     return ClientFigures(
         transport=client.get("transport"),
         processes=int(client.get("processes") or 1),
-        lost_workers=int(client.get("lost_workers") or 0),
-        cpu_share=cpu / wall if cpu is not None and wall else None,
+        lost_workers=_lost(client.get("lost_workers")),
+        cpu_share=_cpu_share(client),
         loop_lag_p99_ms=client.get("loop_lag_p99_ms"),
         loop_lag_max_ms=client.get("loop_lag_max_ms"),
         send_lag_p50_ms=percentile.get(50),
@@ -114,6 +113,19 @@ def judge_client(figures: ClientFigures, requests: Requests) -> Verdict:
     return Verdict(bound, tuple(notes))
 
 
+def _cpu_share(client: Mapping[str, Any]) -> float | None:
+    """CPU ÷ wall time of the busiest process."""
+    if (share := client.get("cpu_share_max")) is not None:
+        return float(share)
+    cpu, wall = client.get("cpu_s"), client.get("wall_s")
+    return cpu / wall if cpu is not None and wall else None
+
+
+def _lost(workers: Any) -> tuple[str, ...]:
+    """Processes that were lost, in words."""
+    return tuple(f"worker {one['number']} on {one['host']}: {one['reason']}" for one in workers or ())
+
+
 def _past_ceiling(figures: ClientFigures, ceiling: Mapping[str, Any]) -> str | None:
     """What the cell asked of the client beyond what it was found to measure well."""
     error = f"{ceiling.get('error_pct') or 2:g} %"
@@ -124,23 +136,23 @@ def _past_ceiling(figures: ClientFigures, ceiling: Mapping[str, Any]) -> str | N
     ):
         limit = ceiling.get(key)
         if limit is not None and value > limit:
-            return f"{text.format(value)}; this client measures within {error} up to {limit:,.0f}"
+            return f"{text.format(value)}; this client is known to measure within {error} up to {limit:,.0f}"
     return None
 
 
 def _too_busy(figures: ClientFigures) -> str | None:
     share = figures.cpu_share
-    if share is None or share <= CPU_SHARE * figures.processes:
+    if share is None or share <= CPU_SHARE:
         return None
-    cores = "a core" if figures.processes == 1 else f"{figures.processes} cores"
-    return f"the load client used {share / figures.processes:.0%} of {cores} (limit {CPU_SHARE:.0%})"
+    who = "the load client" if figures.processes == 1 else "a process of the load client"
+    return f"{who} used {share:.0%} of a core (limit {CPU_SHARE:.0%})"
 
 
 def _whose_delay(figures: ClientFigures) -> tuple[str, str]:
     """Whose a delay before sending is, and what shows it."""
     busy, lag, reused = figures.cpu_share, figures.loop_lag_p99_ms, figures.reused_connections_share
-    if busy is not None and busy > CPU_SHARE * figures.processes:
-        return CLIENT, f"it used {busy / figures.processes:.0%} of its CPU"
+    if busy is not None and busy > CPU_SHARE:
+        return CLIENT, f"it used {busy:.0%} of a core"
     if lag is not None and lag > LOOP_LAG_MS:
         return CLIENT, f"its loop was {lag:.0f} ms late (P99)"
     if reused is not None and reused >= 0.5:

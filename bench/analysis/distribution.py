@@ -90,7 +90,7 @@ class GapCounts:
         if tokens is None:
             self._add(gaps, 1)
             return
-        for k in np.unique(tokens):
+        for k in np.flatnonzero(np.bincount(tokens)):
             self._add(gaps[tokens == k], int(k))
 
     def _add(self, gaps: NDArray[np.integer], k: int) -> None:

@@ -256,13 +256,12 @@ class _Reader:
         `counts` are the gaps of each row; `gaps` and `tokens` of all of them in order.
         """
         percent, most_ms = limit
-        bounds = np.concatenate([[0], np.cumsum(counts)])
         if tokens is None:
             within = gaps <= _largest_within(most_ms, unit_ns)
-            total, inside = counts, _sums(within, bounds)
+            total, inside = counts, _sums(within, counts)
         else:
             within = gaps * (unit_ns / NS_PER_MS) / tokens <= most_ms
-            total, inside = _sums(tokens, bounds), _sums(np.where(within, tokens, 0), bounds)
+            total, inside = _sums(tokens, counts), _sums(np.where(within, tokens, 0), counts)
         needed = np.maximum(1, np.ceil(total * percent / 100 - 1e-9))
         self.kept[limit][where] = (total == 0) | (inside >= needed)
 
@@ -308,10 +307,13 @@ class _Reader:
         )
 
 
-def _sums(values: NDArray[np.generic], bounds: Ints) -> Ints:
-    """Sum of each row's values; a row may have none."""
-    running = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    return np.asarray(running[bounds[1:]] - running[bounds[:-1]])
+def _sums(values: NDArray[np.generic], counts: Ints) -> Ints:
+    """Sum of each row's values, of which it has so many."""
+    found = np.zeros(len(counts), dtype=np.int64)
+    has = counts > 0
+    if has.any():  # rows without values have none between the others'
+        found[has] = np.add.reduceat(values, (np.cumsum(counts) - counts)[has], dtype=np.int64)
+    return found
 
 
 def _largest_within(limit_ms: float, unit_ns: int) -> int:

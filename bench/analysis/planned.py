@@ -31,7 +31,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PlannedLoad:
-    """A load's groups by tenant (`ALL` where it has none), and the limits of every SLA that is asked of them."""
+    """A load's groups by tenant (`ALL` where it has none); the scenario's SLAs, and those that tenants name."""
 
     groups: Mapping[str, Group]
     slas: Mapping[str, Limits]
@@ -58,7 +58,7 @@ def planned_load(plan: Mapping[str, Any], load: str) -> PlannedLoad:
     for name, tenant in tenants.items():
         label, limits = _own_sla(name, tenant.get("sla"), slas)
         groups[name] = _group(tenant.get("arrival") or facts.get("arrival") or {}, label)
-        if label is not None:
+        if label is not None and limits:
             own[label] = limits
     return PlannedLoad(groups, slas, own)
 

@@ -71,8 +71,10 @@ class ClientFigures:
 
     Attributes
     ----------
+    lost_workers : tuple of str
+        Client processes that were lost, and why.
     cpu_share : float or None
-        CPU ÷ wall time, over all of the client's processes.
+        CPU ÷ wall time of the busiest of the client's processes.
     loop_lag_p99_ms, loop_lag_max_ms : float or None
         How late the client's event loop came to a timer.
     send_lag_p50_ms, … : float or None
@@ -93,7 +95,7 @@ class ClientFigures:
 
     transport: str | None
     processes: int
-    lost_workers: int
+    lost_workers: tuple[str, ...]
     cpu_share: float | None
     loop_lag_p99_ms: float | None
     loop_lag_max_ms: float | None

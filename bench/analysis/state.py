@@ -57,9 +57,8 @@ def cell_state(
 ) -> tuple[str, str | None]:
     """State and reason of one cell: failed, client-bound, or measured."""
     if client is not None and client.lost_workers:
-        count = client.lost_workers
-        lost = "a load worker was" if count == 1 else f"{count} load workers were"
-        return "failed", f"{lost} lost: not all of the load was sent, and what was under way is client_lost"
+        words = "; ".join(client.lost_workers)
+        return "failed", f"not comparable, for not all of the load was sent: the client lost {words}"
     if facts.get("state") != "measured":
         return "failed", str(facts.get("reason") or "no reason was recorded")
     if requests is None or not len(requests):

@@ -49,7 +49,7 @@ class Timeline:
 
     def add_tokens(self, bins: Ints, tokens: NDArray[np.integer] | None) -> None:
         """Count tokens that arrived in the bins of their events."""
-        self._add(self.tokens, bins.clip(0, self.bins - 1), tokens)
+        self._add(self.tokens, self._inside(bins), tokens)
 
     def add_gaps(self, bins: Ints, gaps: NDArray[np.integer], tokens: NDArray[np.integer] | None, unit_ns: int) -> None:
         """Count the inter-token latencies of events, a value a token."""
@@ -58,16 +58,28 @@ class Timeline:
         us = gaps.astype(np.float32) if unit_ns == 1000 else (gaps * (unit_ns / 1000)).astype(np.float32)
         if tokens is not None:
             us /= tokens
-        classes = (us.view(np.uint32) >> _BITS_LEFT_OUT).astype(np.int64) - _ONE_US
-        np.clip(classes, 0, _CLASSES - 1, out=classes)
-        first = max(0, int(bins.min()))
-        last = min(self.bins - 1, max(first, int(bins.max())))
+        classes = us.view(np.uint32)
+        classes >>= _BITS_LEFT_OUT
         low, high = int(classes.min()), int(classes.max())
+        if low < _ONE_US:  # less than a microsecond between two tokens
+            low, high = _ONE_US, max(high, _ONE_US)
+            np.maximum(classes, _ONE_US, out=classes)
+        bins = self._inside(bins)
+        first, last = int(bins.min()), int(bins.max())
         width = high - low + 1
-        cells = (bins.clip(first, last) - first) * width + (classes - low)
+        cells = (bins - first) * width
+        cells += classes
+        cells -= low
         found = np.zeros((last - first + 1) * width, dtype=np.int64)
         self._add(found, cells, tokens)
-        self._gaps[first : last + 1, low : high + 1] += found.reshape(-1, width).astype(np.int32)
+        shown = slice(low - _ONE_US, high - _ONE_US + 1)
+        self._gaps[first : last + 1, shown] += found.reshape(-1, width).astype(np.int32)
+
+    def _inside(self, bins: Ints) -> Ints:
+        """Bins of this timeline: a time outside (a damaged record's) counts in the nearest."""
+        if len(bins) and (int(bins.min()) < 0 or int(bins.max()) >= self.bins):
+            return bins.clip(0, self.bins - 1)
+        return bins
 
     @staticmethod
     def _add(into: Ints, where: Ints, tokens: NDArray[np.integer] | None) -> None:
@@ -77,7 +89,7 @@ class Timeline:
     def count(self, times_ns: Ints) -> Ints:
         """How many of some times fall in each bin."""
         known = times_ns[times_ns != MISSING]
-        return np.bincount(self.bin_of(known).clip(0, self.bins - 1), minlength=self.bins)
+        return np.bincount(self._inside(self.bin_of(known)), minlength=self.bins)
 
     def series(self, requests: Requests) -> Series:
         """What was counted, with the requests that it belongs to."""
@@ -104,7 +116,7 @@ class Timeline:
 
     def _ttft(self, requests: Requests) -> tuple[float | None, ...]:
         known: Flags = requests.start_ns != MISSING
-        bins, values = self.bin_of(requests.start_ns[known]).clip(0, self.bins - 1), requests.ttft_ms[known]
+        bins, values = self._inside(self.bin_of(requests.start_ns[known])), requests.ttft_ms[known]
         order = np.lexsort((values, bins))
         counts = np.bincount(bins, minlength=self.bins)
         middle = np.cumsum(counts) - counts + (counts + 1) // 2 - 1

@@ -12,15 +12,16 @@ METRIC_NAMES = {
     "itl": "ITL",
     "tpot": "TPOT",
     "e2e": "E2E",
+    "normalised_latency": "E2E ÷ output token",
 }
 
 
 def metric_name(metric: str) -> str:
     """``ttft_p90_ms`` as ``TTFT P90``."""
-    parts = metric.split("_")
     if metric in METRIC_NAMES:
         return METRIC_NAMES[metric]
-    return f"{METRIC_NAMES.get(parts[0], parts[0])} {parts[1].upper()}" if len(parts) == 3 else metric
+    name, _, percent = metric.removesuffix("_ms").rpartition("_")
+    return f"{METRIC_NAMES.get(name, name)} {percent.upper()}" if name and metric.endswith("_ms") else metric
 
 
 def number(value: float | None, digits: int = 3) -> str:

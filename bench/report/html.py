@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from bench.analysis.distribution import P99_SAMPLES
 from bench.analysis.metrics import LATENCIES, limit_name, sla_limits
+from bench.analysis.planned import is_closed
 from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
-from bench.report import form
+from bench.report import form, traffic
 from bench.report.charts import Axis, Point, scatter
 from bench.report.conclusion import conclusion
 from bench.report.terminal import own_baseline, tail_percent
@@ -53,7 +54,9 @@ def page(analysis: Analysis) -> str:
         loads=[_load(analysis, load) for load in plan.get("loads") or {}],
         p99_samples=P99_SAMPLES,
         slas=list(_slas(analysis)),
+        tenants=list(traffic.tenants(analysis)),
         latency=list(_latency(analysis)),
+        clients=list(traffic.clients(analysis)),
         memory=[_memory(d) for d in analysis.deployments if d.memory.kv_dtype],
         accuracy=list(_accuracy(analysis)),
         output_checks=list(_output_checks(analysis)),
@@ -133,6 +136,7 @@ def _describe(facts: Mapping[str, Any]) -> str:
     arrival, work = facts.get("arrival") or {}, facts.get("workload") or {}
     how = f"{arrival['concurrency']} sessions at a time" if arrival.get("concurrency") else ""
     how = how or (f"{arrival.get('kind')} arrivals, {arrival['rate_rps']:g}/s" if arrival.get("rate_rps") else "")
+    how = how or (f"tenants {', '.join(facts['tenants'])}" if facts.get("tenants") else "")
     lengths = ""
     if work.get("input_tokens_mean"):
         lengths = f"mean {work['input_tokens_mean']} tokens in, {work.get('output_tokens_mean')} out"
@@ -268,7 +272,7 @@ def _speed_chart(analysis: Analysis, load: str, tail: int) -> dict[str, Any] | N
         f"Throughput against TTFT P{tail} under {load}",
         limit_x=min(limits) / 1000 if limits else None,
     )
-    closed = (analysis.plan["loads"][load].get("arrival") or {}).get("kind") == "closed"
+    closed = is_closed(analysis.plan["loads"][load])
     notes = (
         ["Closed loop: compare latencies within an engine only."]
         if closed and len({p.group for p in points}) > 1

@@ -14,9 +14,13 @@ from bench.analysis.distribution import P99_SAMPLES
 from bench.analysis.metrics import LATENCIES
 from bench.analysis.result import AccuracyComparison, Analysis, CellResult, Comparison, DeploymentResult
 from bench.report import form
+from bench.report.traffic import client_rows, pace_rows, second_rows, tenant_rows
 from harness.files import write_bytes
 
 Row = dict[str, Any]
+
+SERIES = "timeseries"
+"""The table of seconds: for machines only, it has no Markdown."""
 
 
 def tables(analysis: Analysis) -> dict[str, pd.DataFrame]:
@@ -31,14 +35,20 @@ def tables(analysis: Analysis) -> dict[str, pd.DataFrame]:
         "comparisons": [_comparison(c) for c in analysis.comparisons],
         "noise_floor": [dict(vars(n)) for n in analysis.noise],
     }
+    more = {"client": client_rows, "pace": pace_rows, "tenants": tenant_rows, SERIES: second_rows}
+    for name, rows_of in more.items():
+        found[name] = [{**_who(d), **row} for d in analysis.deployments for row in rows_of(d)]
     return {name: pd.DataFrame(rows) for name, rows in found.items() if rows}
 
 
 def write_tables(analysis: Analysis, run_dir: Path) -> list[Path]:
-    """Write `tables/*.csv` and `tables/*.md`."""
+    """Write `tables/*.csv`, and `tables/*.md` of those that are for people too."""
     written = []
     for name, frame in tables(analysis).items():
-        for suffix, text in ((".csv", frame.to_csv(index=False)), (".md", _markdown(frame))):
+        texts = {".csv": frame.to_csv(index=False)}
+        if name != SERIES:
+            texts[".md"] = _markdown(frame)
+        for suffix, text in texts.items():
             path = run_dir / "tables" / f"{name}{suffix}"
             write_bytes(path, text.encode())
             written.append(path)
@@ -140,6 +150,8 @@ def _concurrency(analysis: Analysis, one: DeploymentResult) -> Iterable[Row]:
 def _throughput(analysis: Analysis, one: DeploymentResult) -> Iterable[Row]:
     for load, cell in one.cells.items():
         names = ("output_tokens_per_s", "input_tokens_per_s", "total_tokens_per_s", "request_rate_attained_rps")
+        steady = ("steady_output_tokens_per_s", "steady_input_tokens_per_s", "steady_total_tokens_per_s")
+        no_schedule = "not measured: no schedule"
         goodput = sorted(name for name in cell.means if name.startswith("goodput_"))
         yield {
             **_who(one),
@@ -147,7 +159,11 @@ def _throughput(analysis: Analysis, one: DeploymentResult) -> Iterable[Row]:
             "state": cell.state if one.state == "measured" else one.state,
             "requests": cell.requests,
             "failed_requests": cell.failed_requests,
-            **{name: cell.means.get(name, _missing(one, cell)) for name in (*names, "mean_concurrency")},
+            **{name: cell.means.get(name, _missing(one, cell)) for name in (*names, "mean_concurrency", *steady)},
+            **{
+                name: cell.means.get(name, no_schedule if cell.launches else _missing(one, cell))
+                for name in ("request_rate_asked_rps", "request_rate_sent_rps", "attained_over_requested_rate")
+            },
             **{name: cell.means[name] for name in goodput},
             **_verdicts(analysis, one, load, "output_tokens_per_s"),
             "notes": "; ".join(cell.notes),

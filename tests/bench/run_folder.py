@@ -9,41 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.traffic.records import SCHEMA
+
 MS = 1_000_000
 S = 1_000 * MS
-
-SCHEMA = pa.schema(
-    [
-        ("request_id", pa.string()),
-        ("phase", pa.string()),
-        ("session_id", pa.string()),
-        ("turn", pa.int32()),
-        ("tenant", pa.string()),
-        ("worker", pa.int16()),
-        ("scheduled_ns", pa.int64()),
-        ("sent_ns", pa.int64()),
-        ("send_lag_us", pa.int64()),
-        ("ended_ns", pa.int64()),
-        ("planned_prompt_tokens", pa.int32()),
-        ("planned_output_tokens", pa.int32()),
-        ("prompt_tokens", pa.int32()),
-        ("cached_prompt_tokens", pa.int32()),
-        ("output_tokens", pa.int32()),
-        ("event_us", pa.list_(pa.uint32())),
-        ("event_tokens", pa.list_(pa.uint16())),
-        ("tokens_estimated", pa.bool_()),
-        ("buffered", pa.bool_()),
-        ("finish_reason", pa.string()),
-        ("http_status", pa.int32()),
-        ("error", pa.string()),
-        ("error_detail", pa.string()),
-        ("connection_reused", pa.bool_()),
-        ("resends", pa.int16()),
-        ("text", pa.string()),
-    ],
-    metadata={"kvmark_requests_version": "2"},
-)
-"""As `docs/results.md` has it."""
 
 _NEW = ("tenant", "worker", "send_lag_us", "connection_reused", "resends")
 _EVENTS_1 = {"event_us": ("event_ns", pa.list_(pa.int64())), "event_tokens": ("event_tokens", pa.list_(pa.int32()))}
@@ -118,7 +87,7 @@ def steady(
     """Make a closed loop in which every request takes the same time, TTFT growing a little from one to the next."""
     rows, length = [], ttft_ms + itl_ms * (output_tokens - 1)
     for index in range(requests):
-        sent = (index // concurrency) * length * 1.1
+        sent = (index // concurrency) * length * 1.03
         first = sent + ttft_ms * (1 + 0.01 * (index % concurrency))
         events = [first + itl_ms * k for k in range(output_tokens)]
         rows.append(request(index, sent_ms=sent, events_ms=events))

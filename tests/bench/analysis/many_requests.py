@@ -1,8 +1,12 @@
 """Writes a large `requests.parquet` quickly: what the analysis must turn into tables in seconds.
 
-    python tests/bench/analysis/many_requests.py FOLDER [REQUESTS [TOKENS]]     a whole run folder of one such cell, timed
+    python tests/bench/analysis/many_requests.py FOLDER [REQUESTS [TOKENS]]
+
+makes a run of one such cell under FOLDER, and times the analysis and the tables.
 """
 
+import json
+import resource
 import sys
 import time
 from pathlib import Path
@@ -80,7 +84,48 @@ def _group(due_ns: np.ndarray, begin: int, tokens: int, rng: np.random.Generator
     )
 
 
+def synthetic_run(root: Path, requests: int, tokens: int) -> Path:
+    """Make a run folder of one launch of one deployment under one load of so many requests."""
+    run = root / "results" / "many" / "2026-11-29T1341"
+    cell = run / "blocks" / "0" / "vllm+tiny+baseline" / "cells" / "chat"
+    ids = {"backend": "vllm", "model": "tiny", "strategy": "baseline"}
+    deployment = {"id": "vllm+tiny+baseline", **ids, "engine_baseline": True, "common_baseline": True}
+    load = {"title": "chat", "requests": requests, "arrival": {"kind": "poisson", "rate_rps": RATE_RPS}}
+    sla = {"title": "Chat", "ttft_p90_ms": 100.0, "itl_p90_ms": 25.0, "tpot_p90_ms": 50.0}
+    client = {"cpu_s": 100.0, "wall_s": 1000.0, "exit_code": 0, "ceiling": None}
+    for path, value in {
+        run / "manifest.json": {"schema_version": 1, "run": run.name, "status": "complete"},
+        run / "plan.json": {"blocks": 1, "deployments": [deployment], "loads": {"chat": load}, "sla": {"chat": sla}},
+        run / "blocks" / "0" / "block.json": {"status": "complete"},
+        cell.parents[1] / "launch.json": {"block": 0, "deployment": deployment["id"], "state": "measured"},
+        cell / "cell.json": {"load": "chat", "state": "measured", "client": client},
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value))
+    synthetic_requests(cell / "requests.parquet", requests, tokens)
+    return run
+
+
+def main(root: str, requests: str = "1e6", tokens: str = "128") -> None:
+    run = synthetic_run(Path(root), int(float(requests)), int(tokens))
+    began, cpu = time.perf_counter(), time.process_time()
+    from bench.analysis import analyse, save
+    from bench.report.tables import write_tables
+
+    imported = time.perf_counter()
+    analysis = analyse(run)
+    analysed = time.perf_counter()
+    save(analysis, run)
+    written = write_tables(analysis, run)
+    ended = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"{requests} requests of {tokens} tokens → {len(written)} tables in {ended - imported:.1f} s "
+        f"(analysis {analysed - imported:.1f}, {time.process_time() - cpu:.1f} s of CPU), imports "
+        f"{imported - began:.1f} s, peak {peak:.2f} GiB"
+    )
+
+
 if __name__ == "__main__":
-    began = time.perf_counter()
-    synthetic_requests(Path(sys.argv[1]) / "requests.parquet", int(float(sys.argv[2])), int(sys.argv[3]))
-    print(f"{time.perf_counter() - began:.1f} s")
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    main(*sys.argv[1:])
