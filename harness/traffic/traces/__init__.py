@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice, pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from harness.errors import ConfigError
 from harness.traffic.parameters import unknown
@@ -25,8 +26,7 @@ TOKENS_MAX = 10_000_000
 """A request that is longer is a fault of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One request of a trace.
 
     Attributes
@@ -45,8 +45,7 @@ class Row:
     blocks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """Where something stands, and how to complain about it."""
 
     path: Path
@@ -60,7 +59,7 @@ class Line:
         """A finite number, from JSON or from the text of a CSV."""
         try:
             number = math.nan if isinstance(value, bool) or value is None else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
             raise self.error(field, value, "a number")
@@ -68,6 +67,8 @@ class Line:
 
     def tokens_of(self, field: str, value: object) -> int:
         """A whole number of tokens, >= 0."""
+        if isinstance(value, str) and value.isdecimal() and len(value) <= 7:
+            return int(value)
         number = self.number_of(field, value)
         if number != int(number) or not 0 <= number <= TOKENS_MAX:
             raise self.error(field, value, f"a whole number from 0 to {TOKENS_MAX}")
@@ -188,7 +189,7 @@ def _read(
     file: Path, format_name: str, skip_rows: int, rows_max: int, block_tokens: int | None, mtime_ns: int, size: int
 ) -> Trace:
     shape: Format | None = None
-    rows: list[tuple[float, int, int, tuple[int, ...]]] = []
+    rows: list[Row] = []
     for line, values in islice(_values(file), skip_rows, skip_rows + rows_max):
         if shape is None:
             shape = _shape_of(line, values, format_name)
@@ -196,19 +197,19 @@ def _read(
         row = shape.row(line, values)
         if block_tokens:
             _check_blocks(line, shape.columns[-1], row, block_tokens)
-        rows.append((row.at_s, row.prompt_tokens, row.output_tokens, row.blocks))
+        rows.append(row)
     if shape is None:
         raise ConfigError(f"{file}: has no rows" + (f" after skip_rows ({skip_rows})" if skip_rows else ""))
-    reordered = sum(1 for before, after in pairwise(rows) if after[0] < before[0])
-    rows.sort(key=lambda row: row[0])
-    first = rows[0][0]
+    reordered = sum(1 for before, after in pairwise(rows) if after.at_s < before.at_s)
+    rows.sort(key=attrgetter("at_s"))
+    first = rows[0].at_s
     return Trace(
         shape.name,
         block_tokens,
-        array("d", (at - first for at, _, _, _ in rows)),
-        array("I", (prompt for _, prompt, _, _ in rows)),
-        array("I", (output for _, _, output, _ in rows)),
-        tuple(blocks for _, _, _, blocks in rows) if block_tokens else (),
+        array("d", (row.at_s - first for row in rows)),
+        array("I", (row.prompt_tokens for row in rows)),
+        array("I", (row.output_tokens for row in rows)),
+        tuple(row.blocks for row in rows) if block_tokens else (),
         reordered,
     )
 
@@ -243,18 +244,27 @@ def _values(file: Path) -> Iterator[tuple[Line, Mapping[str, Any]]]:
         for line, text in chain([first], lines):
             yield line, _object(line, text)
         return
-    columns = [name.strip() for name in next(csv.reader([first[1]]))]
+    columns = [name.strip() for name in _cells(*first)]
     for line, text in lines:
-        cells = next(csv.reader([text]))
+        cells = _cells(line, text)
         if len(cells) != len(columns):
             raise ConfigError(f"{line.path}, line {line.number}: {len(cells)} cells for {len(columns)} columns")
         yield line, dict(zip(columns, cells, strict=True))
 
 
+def _cells(line: Line, text: str) -> list[str]:
+    if '"' not in text:
+        return text.rstrip("\r\n").split(",")
+    try:
+        return next(csv.reader([text]))
+    except csv.Error as error:
+        raise ConfigError(f"{line.path}, line {line.number}: is no row of a CSV: {error}") from error
+
+
 def _object(line: Line, text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{line.path}, line {line.number}: is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{line.path}, line {line.number}: is not a JSON object")

@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import ConfigError
 from harness.traffic.traces import Trace, format_names, read
@@ -162,3 +165,24 @@ def test_other_sizes_of_blocks(trace_file: Path) -> None:
     trace_file.write_text('{"timestamp": 0, "input_length": 100, "output_length": 1, "hash_ids": [1, 2, 3, 4]}\n')
     trace: Trace = read(str(trace_file), block_tokens=32)
     assert trace.block_tokens == 32
+
+
+pieces = st.sampled_from(
+    ["1", "-1", "1e999", '"', ",", "\n", "{", "}", "[", "]", "null", "true", "x", ":", "\x00", "\u2028"]
+)
+GOOD = (AZURE_2023, BURSTGPT, MOONCAKE, MOONCAKE_RANGES, BAILIAN)
+
+
+@given(st.sampled_from(GOOD), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 20), pieces), max_size=3))
+def test_whatever_is_in_a_file_it_is_read_or_refused(good: str, edits: list[tuple[int, int, str]]) -> None:
+    for at, length, piece in edits:
+        good = good[:at] + piece + good[at + length :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace"
+        path.write_text(good)
+        try:
+            trace = read(str(path))
+        except ConfigError as error:
+            assert str(path) in str(error)
+        else:
+            assert len(trace.at_s) >= 1 and trace.at_s[0] == 0

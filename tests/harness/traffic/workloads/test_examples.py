@@ -1,5 +1,6 @@
 """The load profiles that come along and need a file of the user's, or have a twin."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
+from harness.errors import ConfigError
 from harness.model import Model
+from harness.traffic import parameters, segments, workloads
 from harness.traffic.draw import draw_load
 from harness.traffic.load import Load
 from harness.traffic.text import load_tokenizer
@@ -49,3 +52,16 @@ def test_the_twins_differ_in_nothing_but_their_reach() -> None:
     start, far = (load_of(f"document-qa-{reach}") for reach in ("start", "far"))
     assert {**start.workload, "reach": "far"} == far.workload
     assert (start.arrival, start.requests, start.warmup_requests) == (far.arrival, far.requests, far.warmup_requests)
+
+
+def test_the_documented_kind_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "_REGISTRY", {})
+    text = (LOADS.parents[1] / "docs" / "loads.md").read_text()
+    code = text[text.index("```python\n") + 10 :]
+    names = {**vars(workloads), **vars(segments), **vars(parameters)}
+    exec(code[: code.index("```")], names)
+    kind = workloads._REGISTRY["one-text"]
+    drawn = kind.draw(kind.parameters(), workloads.Wanted(3, 4096, "window", random.Random(1), lambda: None))  # type: ignore[arg-type, return-value]
+    assert [session.turns[0].prompt_tokens for session in drawn] == [1088] * 3
+    with pytest.raises(ConfigError, match=r"^text_tokens: "):
+        kind.draw(kind.parameters(), workloads.Wanted(3, 100, "window", random.Random(1), lambda: None))  # type: ignore[arg-type, return-value]

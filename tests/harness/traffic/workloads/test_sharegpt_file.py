@@ -2,10 +2,13 @@
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import ConfigError
 from harness.model import Model
@@ -149,3 +152,20 @@ def test_what_is_no_text_is_named(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=rf"^workload\.path: {path}"):
         workload_of({"kind": "sharegpt-file", "path": str(path)})
+
+
+pieces = st.sampled_from(["1", '"', ",", "\n", "{", "}", "[", "]", "null", "x", ":", "\\", "\\ud800", "\x00"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 20), pieces), max_size=3))
+def test_whatever_is_in_a_file_it_is_read_or_refused(edits: list[tuple[int, int, str]]) -> None:
+    text = json.dumps(ENTRIES[:2])
+    for at, length, piece in edits:
+        text = text[:at] + piece + text[at + length :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sharegpt.json"
+        path.write_text(text)
+        try:
+            assert read_conversations(str(path))
+        except ConfigError as error:
+            assert str(path) in str(error)
