@@ -15,7 +15,7 @@ from harness.traffic.wire.dialer import READ_BYTES, READABLE, WRITABLE, words
 from harness.traffic.wire.ending import Ending, Malformed
 from harness.traffic.wire.exchange import Exchange
 from harness.traffic.wire.tls import Tls
-from harness.traffic.wire.transport import DRAIN_S, FINISH_S, SPILL_BYTES, Message
+from harness.traffic.wire.transport import DRAIN_S, FINISH_S, IDLE_S, SPILL_BYTES, Message
 
 if TYPE_CHECKING:
     from harness.traffic.wire.pure import PureTransport
@@ -33,7 +33,14 @@ EMPTY_LINE = b"\r\n\r\n"
 MARK_BYTES = 16
 """No mark is longer: so much of what was read before is looked at again, for one that is split over reads."""
 
-FINISH_NS, DRAIN_NS = int(FINISH_S * 1e9), int(DRAIN_S * 1e9)
+FINISH_NS, DRAIN_NS, IDLE_NS = int(FINISH_S * 1e9), int(DRAIN_S * 1e9), int(IDLE_S * 1e9)
+
+SMALL = 64
+"""Reads of fewer bytes may be chunks into which a mark was cut; events are longer."""
+
+CHUNK_HEAD = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
+PIECEMEAL_BYTES = 256
+"""What a mark takes whose every byte is a chunk, and a bit."""
 
 _NO_MESSAGE, _NO_EXCHANGE = Message(b"", (), None, 0.0), Exchange()
 """What an idle connection holds: nothing, so that an answer's bytes live no longer than its exchange."""
@@ -219,12 +226,13 @@ class Connection:
 
     def _in_chunks(self, data: bytes, now: int) -> None:
         """The hot path: nothing is looked through, unless the last bytes may be the end."""
+        size = len(data)
         self._note_time(now)
-        self._note_size(len(data))
+        self._note_size(size)
         raw = self._raw
         raw += data
-        if raw.endswith(EMPTY_LINE) or raw.find(DONE, -len(data) - MARK_BYTES) >= 0:
-            self._look(len(data), now)
+        if raw.endswith(EMPTY_LINE) or raw.find(DONE, -size - MARK_BYTES) >= 0 or size < SMALL:
+            self._look(size, now)
         if len(raw) > SPILL_BYTES:
             self._spill()
 
@@ -236,7 +244,7 @@ class Connection:
         self._look(len(data), now)
         if len(self._raw) > SPILL_BYTES:
             self._spill()
-        elif self._exchange is not None and len(self._raw) > MARK_BYTES:
+        elif self._exchange is not None and len(self._raw) > PIECEMEAL_BYTES:
             self._tail = b""
             if self._ending.chunked:
                 self._consume = self._in_chunks
@@ -283,9 +291,11 @@ class Connection:
         done = False
         if not exchange.ended_ns:
             seen = self._tail + raw if self._tail else raw
-            if LAST_EVENT.search(seen, max(0, len(seen) - size - MARK_BYTES)):
+            done = LAST_EVENT.search(seen, max(0, len(seen) - size - MARK_BYTES)) is not None
+            if not done and size < SMALL and ending.chunked:
+                done = LAST_EVENT.search(CHUNK_HEAD.sub(b"", seen[-size - PIECEMEAL_BYTES :])) is not None
+            if done:
                 exchange.ended_ns = now
-                done = True
         if raw.endswith(EMPTY_LINE):
             if exchange.ended_ns and ending.chunked and raw.endswith(LAST_CHUNK):
                 # After the last event this can be nothing else: no need to walk through all the chunks.
@@ -343,7 +353,7 @@ class Connection:
         """The server has closed or reset the connection."""
         exchange, now = self._exchange, _clock()
         if exchange is None:
-            if self._consume == self._in_idle:
+            if self._consume == self._in_idle and now - self.idle_since_ns < IDLE_NS:
                 self._owner.stop_keeping()
             self.close()
         elif exchange.reused and not exchange.read_ns and not self._ending.fed:
@@ -378,7 +388,7 @@ class Connection:
         exchange = self._exchange
         if exchange is None or self._message.spill is None or not self._understood():
             return
-        self._tail = bytes(self._raw[-MARK_BYTES:])
+        self._tail = bytes(self._raw[-PIECEMEAL_BYTES:])
         try:
             self._message.spill(exchange)
         except Exception as error:  # a full disk is for the one who posted, not for the hub

@@ -11,6 +11,7 @@ from typing import Any
 
 import gevent
 import gevent.socket
+from gevent.lock import Semaphore
 
 from harness.traffic.wire.endpoint import Endpoint
 from harness.traffic.wire.tls import Tls, tls_context
@@ -46,6 +47,7 @@ class Dialer:
         self._endpoint = endpoint
         self._context = tls_context(endpoint) if endpoint.scheme == "https" else None
         self._addresses: list[_Address] = []
+        self._resolving = Semaphore()
 
     def dial(self, deadline_ns: int) -> tuple[_socket.socket, Tls | None]:
         """An open connection.
@@ -79,17 +81,23 @@ class Dialer:
 
     def _resolved(self, deadline_ns: int) -> list[_Address]:
         if not self._addresses:
-            endpoint = self._endpoint
-            if endpoint.scheme == "http+unix":
-                self._addresses = [_Address(socket.AF_UNIX, endpoint.host)]
+            if self._endpoint.scheme == "http+unix":
+                self._addresses = [_Address(socket.AF_UNIX, self._endpoint.host)]
             else:
                 try:
-                    with _limit(deadline_ns):
-                        found = gevent.socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+                    with _limit(deadline_ns), self._resolving:
+                        self._addresses = self._addresses or self._resolve()
                 except OSError as error:
                     raise DialError("connect", words(error)) from error
-                self._addresses = [_Address(family, address) for family, _, _, _, address in found]
         return self._addresses
+
+    def _resolve(self) -> list[_Address]:
+        where = (self._endpoint.host, self._endpoint.port)
+        try:  # digits need no thread to wait for an answer
+            found = _socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except OSError:
+            found = gevent.socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
+        return [_Address(family, address) for family, _, _, _, address in found]
 
     def _handshake(self, sock: _socket.socket, context: ssl.SSLContext, deadline_ns: int) -> Tls:
         tls = Tls(context, self._endpoint.host)

@@ -5,6 +5,7 @@ end, after the hub has received everything that is there. Requests are sent out 
 """
 
 import time
+from collections import deque
 from typing import Any
 
 import gevent
@@ -15,6 +16,8 @@ from harness.traffic.wire.dialer import Dialer, DialError
 from harness.traffic.wire.endpoint import Endpoint
 from harness.traffic.wire.exchange import Exchange
 from harness.traffic.wire.transport import IDLE_S, Message
+
+IDLE_NS = int(IDLE_S * 1e9)
 
 LEAD_NS = 250_000_000
 """How long before its time a request gets its connection."""
@@ -43,7 +46,8 @@ class PureTransport:
         self.hub: Any = None  # that of the first post, which may be another process's
         self._dialer = Dialer(endpoint)
         self._connections: set[Connection] = set()
-        self._kept: list[Connection] = []
+        self._kept: deque[Connection] = deque()
+        """Idle ones; the one that is so for longest first."""
         self._dialing: set[Any] = set()
         """Greenlets whose request has no connection yet."""
         self._next_sweep_ns = NEVER
@@ -51,7 +55,7 @@ class PureTransport:
 
     def post(self, message: Message, exchange: Exchange) -> None:
         """See `Transport`."""
-        if self.hub is None:
+        if self.hub is None and not self._stopped:
             self.hub = gevent.get_hub()
             self.agenda = Agenda(self.hub.loop)
         now = time.monotonic_ns()
@@ -78,7 +82,6 @@ class PureTransport:
     def close(self) -> None:
         """See `Transport`."""
         self.abort()
-        self._kept.clear()
         if self.hub is not None:
             self.agenda.close()
 
@@ -91,12 +94,9 @@ class PureTransport:
                 gevent.sleep(early_ns / 1e9)
             if self._stopped:
                 raise _Stopped
-            oldest_ns = time.monotonic_ns() - int(IDLE_S * 1e9)
-            while self._kept:
-                connection = self._kept.pop()
-                if connection.idle_since_ns >= oldest_ns:
-                    return connection
-                connection.close()
+            self._close_old()
+            if self._kept:
+                return self._kept.pop()
             sock, tls = self._dialer.dial(deadline_ns)
         finally:
             self._dialing.discard(greenlet)
@@ -118,18 +118,25 @@ class PureTransport:
 
     def keep(self, connection: Connection) -> None:
         """It can be used again."""
+        self._close_old()
         self._kept.append(connection)
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""
         self._connections.discard(connection)
+        if connection in self._kept:
+            self._kept.remove(connection)
 
     def stop_keeping(self) -> None:
         """The endpoint closes connections that it said it would keep: from now on, none is used twice."""
         self.keep_alive = False
-        for connection in self._kept:
-            connection.close()
-        self._kept.clear()
+        while self._kept:
+            self._kept.pop().close()
+
+    def _close_old(self) -> None:
+        oldest_ns = time.monotonic_ns() - IDLE_NS
+        while self._kept and self._kept[0].idle_since_ns < oldest_ns:
+            self._kept.popleft().close()
 
     def _sweep(self) -> None:
         """End what is over its time. Seldom: when the earliest of the deadlines that there were is reached."""

@@ -308,6 +308,12 @@ def keep_alive_lie(request: Request) -> Iterator[Step]:
 
 
 @behaviour
+def closes_idle(request: Request) -> Iterator[Step]:
+    """Keeps the connection for 3 s of idleness: see `Client.serve`."""
+    yield from answer(request, events(request), 0.01)
+
+
+@behaviour
 def closes_when_asked_again(request: Request) -> Iterator[Step]:
     """The first request of a connection is answered; the second meets a close."""
     if request.entry["nth"]:
@@ -329,6 +335,17 @@ def held_open(request: Request) -> Iterator[Step]:
     yield from streamed(request, events(request))
     yield 3.0
     yield END
+
+
+@behaviour
+def split_held_open(request: Request) -> Iterator[Step]:
+    """As before, with every few bytes in a chunk and a packet of their own."""
+    stream = b"".join(events(request))
+    yield head()
+    for at in range(0, len(stream), 7):
+        yield request.sent(chunk(stream[at : at + 7]))
+        yield 0.0002
+    yield 3.0
 
 
 @behaviour
@@ -743,11 +760,13 @@ class Client:
         self.number = next(CONNECTIONS)
         self.buffer = b""
         self.nth = 0
+        self.closes_idle = False
 
     def serve(self) -> None:
         try:
             while self.answer():
                 self.nth += 1
+                self.sock.settimeout(3.0 if self.closes_idle else None)
         except OSError:
             pass  # clients that hang up are part of the tests
         finally:
@@ -764,6 +783,7 @@ class Client:
         with LOCK:
             name = names[next(REQUESTS) % len(names)]
         body: dict[str, Any] = {}
+        self.closes_idle = name == "closes-idle"
         if name == "late-reader":
             time.sleep(0.2)
         if name not in EARLY:

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import resource
 import socket
 import time
 from array import array
@@ -121,10 +122,10 @@ def test_a_connection_that_ends_at_any_place(behaviour: str, how: str, ask: Aske
 
 
 def test_an_answer_ends_with_its_last_event_even_if_the_connection_stays(ask: Asker) -> None:
-    for behaviour in ("held-open", "held-open-without-length", "late-end"):
+    for behaviour in ("held-open", "split-held-open", "held-open-without-length", "late-end"):
         exchange = ask(behaviour, timeout_s=2)
         assert exchange.error is None, (behaviour, exchange.error_detail)
-        assert exchange.ended_ns == exchange.read_ns[-1], behaviour
+        assert exchange.ended_ns in exchange.read_ns[-3:], behaviour
 
 
 def test_reads_are_stamped_between_the_servers_send_and_the_present(opener: Opener, server: FaultServer) -> None:
@@ -195,8 +196,8 @@ def test_a_server_that_takes_no_more_is_a_timeout(ask: Asker) -> None:
 
 def test_requests_go_out_at_their_time_and_in_its_order(opener: Opener, server: FaultServer) -> None:
     ask = opener(server.url)
-    start_ns = time.monotonic_ns() + 50_000_000
-    due = [start_ns + i * 5_000_000 for i in range(100)]
+    start_ns = time.monotonic_ns() + 1_000_000_000
+    due = [start_ns + i * 5_000_000 for i in range(50)]
     asked = [gevent.spawn(partial(ask, due_ns=at)) for at in reversed(due)]
     exchanges = [greenlet.get() for greenlet in reversed(asked)]
     assert all(exchange.error is None for exchange in exchanges)
@@ -274,6 +275,34 @@ def test_a_server_that_closes_what_it_said_to_keep(opener: Opener, server: Fault
     assert all(exchange.error is None for exchange in exchanges)
     assert len({entry["connection"] for entry in server.log(9)}) >= 9
     assert sum(exchange.resends for exchange in exchanges) <= 1
+
+
+def test_an_engine_that_closes_old_connections_keeps_its_others(opener: Opener, server: FaultServer) -> None:
+    """uvicorn closes what was idle for 5 s; here it is 3."""
+    ask = opener(server.url)
+    asked = [gevent.spawn(partial(ask, "closes-idle")) for _ in range(3)]
+    gevent.joinall(asked, raise_error=True)
+    for _ in range(7):
+        exchange = ask("closes-idle")
+        assert (exchange.error, exchange.resends) == (None, 0)
+        gevent.sleep(0.5)
+    assert exchange.reused is True
+
+
+def test_no_descriptor_is_left(ask: Asker) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert ask().error is None
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limit[1]))
+        asked = [gevent.spawn(ask) for _ in range(300)]
+        exchanges = [greenlet.get() for greenlet in asked]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    failed = [exchange for exchange in exchanges if exchange.error is not None]
+    assert failed
+    assert {exchange.error for exchange in failed} == {"connect"}
+    assert all("Too many open files" in str(exchange.error_detail) for exchange in failed)
+    assert ask().error is None
 
 
 def test_a_reset_after_the_first_bytes_is_never_sent_again(opener: Opener, server: FaultServer) -> None:
