@@ -30,7 +30,7 @@ from bench.presets import choices_of, fitted_to_context, key_of, presets, values
 from bench.report import render_terminal, write
 from bench.run import Prepared, exclusive_node, prepare, run_block
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
-from harness.files import read_json, sha256_of, write_bytes, write_json
+from harness.files import read_json, sha256_of, sha256_of_files, write_bytes, write_json
 from harness.guard import sweep
 from harness.models import ModelSpec, choose_auto
 from harness.telemetry import gpus, hardware, software
@@ -245,7 +245,10 @@ def _write_run(
                 for name, m in prepared.models.items()
             },
             "seed": config.seed,
-            "data": {f"corpus of {name}": corpus(m.path).sha256 for name, m in prepared.models.items()},
+            "data": {
+                **{f"corpus of {name}": corpus(m.path).sha256 for name, m in prepared.models.items()},
+                **_file_hashes(config),
+            },
         },
     )
 
@@ -297,7 +300,20 @@ def _incomplete(folder: Path) -> None:
 def _config_sha256(config: Config) -> str:
     content = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
     assert isinstance(content, dict)
-    return sha256_of({key: value for key, value in content.items() if key not in _NOT_IDENTITY})
+    identity = {key: value for key, value in content.items() if key not in _NOT_IDENTITY}
+    files = _file_hashes(config)
+    return sha256_of({**identity, "files": files} if files else identity)
+
+
+def _file_hashes(config: Config) -> dict[str, str]:
+    """Hashes of the files that loads are read from: another file under the same name is other traffic."""
+    paths = {
+        str(path): Path(path).expanduser().resolve()
+        for load in config.load.values()
+        for stream in load.streams
+        if (path := getattr(stream.workload.parameters, "path", None))
+    }
+    return {f"file {name}": sha256_of_files([path], path.parent) for name, path in sorted(paths.items())}
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.app import EXIT_CONFIG, EXIT_STORAGE, resolve
+from bench.app import EXIT_CONFIG, EXIT_STORAGE, _config_sha256, _file_hashes, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,3 +65,15 @@ def test_a_backend_key_reaches_the_only_backend() -> None:
     _, config = resolve(["scenario=smoke", "backend=llama-cpp", "backend.port=8123", "backend.env.A=b"])
     assert config.backend["llama-cpp"].port == 8123
     assert config.backend["llama-cpp"].env == {"A": "b"}
+
+
+def test_another_file_under_the_same_name_is_another_run(tmp_path: Path) -> None:
+    trace = tmp_path / "azure.csv"
+    hashes = []
+    for tokens in (50, 51):
+        rows = "".join(f"{second},{tokens},9\n" for second in range(80))
+        trace.write_text(f"arrival_s,context_tokens,generated_tokens\n{rows}")
+        _, config = resolve(["load=trace-azure", f"load.trace-azure.workload.path={trace}"])
+        assert list(_file_hashes(config)) == [f"file {trace}"]
+        hashes.append(_config_sha256(config))
+    assert len(set(hashes)) == 2
