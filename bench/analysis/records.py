@@ -28,6 +28,7 @@ MISSING = -1
 _EVENTS = ("event_us", "event_ns", "event_tokens")
 _UNREAD = (*_EVENTS, "text", "request_id", "error_detail", "finish_reason", "http_status", "planned_output_tokens")
 _NAMES = ("phase", "session_id", "tenant", "error")
+_NEEDED = ("phase", "turn", "scheduled_ns", "sent_ns", "ended_ns", "error", "event_tokens")
 _BATCH_EVENTS = 1_000_000
 """Events read at once: so many arrival times stay in a core's cache."""
 
@@ -105,12 +106,15 @@ class Records:
 
     @staticmethod
     def open(source: Path | pa.Table) -> "Records":
-        """Read the version; raises `KVMarkError`, `OSError` or `ValueError` where the file is none of ours."""
+        """Read version and columns; raises `KVMarkError`, `OSError` or `ValueError` where the file is none of ours."""
         schema = source.schema if isinstance(source, pa.Table) else pq.read_schema(source)
         version = int((schema.metadata or {}).get(VERSION_KEY, b"2" if "event_us" in schema.names else b"1"))
         if version not in VERSIONS:
             known = ", ".join(map(str, VERSIONS))
             raise KVMarkError(f"version {version} of the request records is unknown; this KVMark reads {known}")
+        needed = (*_NEEDED, "event_us" if version == 2 else "event_ns")
+        if missing := [name for name in needed if name not in schema.names]:
+            raise KVMarkError(f"the request records lack the columns {', '.join(missing)}")
         return Records(source, version, tuple(schema.names))
 
     def rows(self) -> Rows:
@@ -119,8 +123,10 @@ class Records:
             table = self.source
         else:
             names = [name for name in _NAMES if name in self.columns]
-            with pq.ParquetFile(self.source, read_dictionary=names) as file:
+            with pq.ParquetFile(self.source, read_dictionary=names, page_checksum_verification=True) as file:
                 table = file.read(columns=[name for name in self.columns if name not in _UNREAD])
+                if (found := min((len(column) for column in table.columns), default=0)) != file.metadata.num_rows:
+                    raise KVMarkError(f"{found} of {file.metadata.num_rows} rows are there")
         missing = np.full(len(table), MISSING, dtype=np.int64)
 
         def ints(name: str) -> Ints:
@@ -151,12 +157,14 @@ class Records:
         for batch in self._batches():
             yield self._events(batch, first, rows)
             first += len(batch)
+        if first != len(rows):
+            raise KVMarkError(f"the events of {first} of {len(rows)} rows are there")
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if isinstance(self.source, pa.Table):
             yield from self.source.combine_chunks().to_batches()
             return
-        with pq.ParquetFile(self.source) as file:
+        with pq.ParquetFile(self.source, page_checksum_verification=True) as file:
             columns = [name for name in _EVENTS if name in self.columns]
             total = file.metadata.num_rows
             at = next(i for i, path in enumerate(_leaf_columns(file)) if path in _EVENTS[:2])

@@ -1,11 +1,13 @@
 """The table that a run ends with, in the terminal or as plain text."""
 
+from collections.abc import Mapping, Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bench.analysis.result import Analysis, DeploymentResult, shortened
-from bench.report import form
+from bench.report import form, traffic
 from bench.report.conclusion import conclusion
 
 WIDE = 170
@@ -25,11 +27,23 @@ def render_terminal(analysis: Analysis, console: Console) -> None:
             for one in analysis.deployments:
                 if line := form.verdict_line(analysis, one, load):
                     console.print(Text(f"{one.label}: {line}"))
+    if shares := list(traffic.tenants(analysis)):
+        console.print()
+        console.print(_grid(shares))
     console.print()
     for sentence in conclusion(analysis):
         console.print(Text(sentence))
     for problem in analysis.problems:
         console.print(Text(f"problem: {problem}"))
+
+
+def _grid(rows: Sequence[Mapping[str, str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
+    return table
 
 
 def _heading(analysis: Analysis) -> str:

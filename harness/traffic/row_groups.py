@@ -26,7 +26,7 @@ def parquet_pieces(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, repeate
         Columns whose values repeat.
     """
     sink = _Sink()
-    writer = pq.ParquetWriter(sink, schema, use_dictionary=repeated)
+    writer = pq.ParquetWriter(sink, schema, use_dictionary=repeated, write_page_checksum=True)
     group = _Group(schema)
     for row in rows:
         group.add(row)

@@ -297,7 +297,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
         },
     )
     if spec.rows is not None:
-        pq.write_table(table(spec.rows), cell / "requests.parquet")
+        pq.write_table(table(spec.rows), cell / "requests.parquet", write_page_checksum=True)
     usage = list(spec.kv_cache_usage)
     readings = {"t_ns": [i * S for i in range(len(usage))], "kv_cache_usage": usage}
     readings |= {"pss_bytes": [1 << 30] * len(usage), "gpu_memory_bytes": [None] * len(usage)}

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from bench.analysis import analyse, save
@@ -18,6 +20,7 @@ from tests.bench.run_folder import (
     request,
     samples,
     steady,
+    table_version_1,
 )
 from tests.bench.runs import BASE, FP8, INT8, LLAMA, Q8, five, spec
 
@@ -260,6 +263,63 @@ def test_a_half_written_parquet_counts_as_not_measured(tmp_path: Path) -> None:
     analysis = analyse(run_dir)
     assert any("requests.parquet" in problem for problem in analysis.problems)
     assert analysis.deployment(FP8).cells["chat"].state == "failed"
+
+
+@pytest.mark.parametrize("where", [0.01, 0.2, 0.5, 0.8])
+@pytest.mark.parametrize("damage", ["zeros", "flipped"])
+def test_a_parquet_damaged_within_fails_its_cell_only(tmp_path: Path, damage: str, where: float) -> None:
+    run_dir = build(tmp_path, *five())
+    path = run_dir / "blocks" / "0" / FP8 / "cells" / "chat" / "requests.parquet"
+    content = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4].tobytes(), "little")
+    part = slice(4 + int(where * (footer - 4)), 4 + int((where + 0.15) * (footer - 4)))
+    content[part] = 0 if damage == "zeros" else content[part] ^ 0xA5
+    path.write_bytes(content.tobytes())
+    analysis = analyse(run_dir)
+    cell = analysis.deployment(FP8).cells["chat"]
+    assert cell.state == "failed" and str(cell.reason).startswith("block 0: requests.parquet can't be read")
+    assert analysis.deployment(BASE).state == "measured"
+
+
+def test_records_of_the_first_version_come_to_the_same(tmp_path: Path) -> None:
+    run_dir = build(tmp_path, *five())
+    new = analyse(run_dir).deployment(FP8).cells["chat"]
+    for path in run_dir.glob("blocks/*/*/cells/*/requests.parquet"):
+        rows = pq.read_table(path).to_pylist()
+        pq.write_table(table_version_1(rows), path)
+    old = analyse(run_dir).deployment(FP8).cells["chat"]
+    assert old.means == pytest.approx(new.means) and old.quantiles == new.quantiles and old.drift == new.drift
+
+
+def test_a_cell_past_the_clients_ceiling_is_client_bound(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    launches[1, FP8, 1].client = {"transport": "pure", "ceiling": {"streams": 3, "transport": "pure", "error_pct": 2}}
+    analysis = analyse(build(tmp_path, the_plan, launches))
+    cell = analysis.deployment(FP8).cells["chat"]
+    words = "4 streams received at once; this client is known to measure within 2 % up to 3"
+    assert (cell.state, cell.reason) == ("client-bound", f"block 1: {words}")
+    assert analysis.compared(FP8, "engine")[0].verdict == "not comparable"
+
+
+def test_a_cell_with_a_lost_worker_is_not_comparable(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    launches[1, FP8, 1].client = {"lost_workers": [{"number": 1, "host": "node2", "reason": "killed by signal 9"}]}
+    analysis = analyse(build(tmp_path, the_plan, launches))
+    assert "worker 1 on node2: killed by signal 9" in str(analysis.deployment(FP8).cells["chat"].reason)
+    assert analysis.compared(FP8, "engine")[0].verdict == "not comparable"
+
+
+def test_what_is_to_be_known_of_the_traffic_is_noted(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block in range(3):
+        slowing = [100 + 20 * k + 2 * k * k for k in range(8)]
+        rows = [request(i, sent_ms=0, events_ms=[i + t for t in slowing]) for i in range(12)]
+        rows[0] = request(0, events_ms=[100, 200], tokens=[4, 4])
+        launches[block, FP8, 1].rows, launches[block, FP8, 1].client = rows, {"ceiling": None}
+    notes = analyse(build(tmp_path, the_plan, launches)).deployment(FP8).cells["chat"].notes
+    assert any(note.startswith("chunks carried several tokens (8.3% of all)") for note in notes)
+    assert any(note.startswith("ITL drifts by +3.9") and note.endswith("late tokens come slower") for note in notes)
+    assert notes.count("client not calibrated (make calibrate)") == 1, "once, of three launches"
 
 
 @pytest.mark.parametrize("version", [None, 2])

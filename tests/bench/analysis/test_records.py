@@ -133,3 +133,8 @@ def test_times_beyond_a_signed_32_bit_number_of_microseconds() -> None:
         Records.open(table([request(0, sent_ms=0, events_ms=[hour - 5, hour])])), {ALL: Group(False)}
     ).window
     assert found.itl.listed().tolist() == [5] and found.e2e_ms.tolist() == [hour]
+
+
+def test_a_file_of_something_else_is_refused_by_its_columns() -> None:
+    with pytest.raises(KVMarkError, match="lack the columns phase, ended_ns"):
+        Records.open(table([request(0)]).drop_columns(["phase", "ended_ns"]))

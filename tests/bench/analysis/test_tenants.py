@@ -1,15 +1,18 @@
 """Several tenants under one load: each has results of its own, under its own arrivals and its own SLA."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench.analysis import analyse
 from bench.analysis.planned import is_closed, planned_load
 from bench.report import write
 from bench.report.html import page
 from bench.report.tables import tables
+from bench.report.terminal import render_terminal
 from tests.bench.run_folder import LaunchSpec, build, deployment, effect, plan, request
 from tests.bench.runs import BASE
 
@@ -72,6 +75,9 @@ def test_tables_and_page_have_them_where_they_are(tmp_path: Path) -> None:
     assert found["sla_met"].tolist() == [False, True, "no limit"]
     assert not found.isna().any().any()
     assert (run_dir / "tables" / "tenants.csv").is_file()
+    console = Console(file=io.StringIO(), width=200)
+    render_terminal(analysis, console)
+    assert "batch" in console.file.getvalue() and "requests that kept it" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "Tenants</h2>" in page(analysis) and "tenants chat, batch, free" in page(analysis)
 
 
