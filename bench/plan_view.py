@@ -1,6 +1,6 @@
 """The plan as a person reads it: what will run, what can't and why, how long, how much memory, what it can see."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -37,21 +37,31 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     for text in plan.notes:
         say(f"note         {text}")
     for name, load in plan.loads.items():
-        say(f"load         {name}: {_load(load, plan.traffic[name])}")
+        say(f"load         {name}: {_load(load, plan.traffic[name], _bytes_per_token(plan, config))}")
     for name, task in plan.tasks.items():
         say(f"accuracy     {name}, margin {task.margin_pp:g} pp")
     say(_smallest_effect(plan))
 
 
-def _load(load: Load, asked: Mapping[str, Any]) -> str:
+def _bytes_per_token(plan: Plan, config: Config) -> list[float]:
+    """Of the models under test in 16 bit, smallest first."""
+    models = {deployment.model for deployment in plan.deployments}
+    return sorted({config.model[name].shape.kv_bytes_per_token(16) for name in models} - {0.0})
+
+
+def _load(load: Load, asked: Mapping[str, Any], bytes_per_token: Sequence[float]) -> str:
     """What a load asks, and how much a cache could do for it; its statistics are those before it was trimmed."""
+    distinct = asked["distinct_kv_tokens"]
+    sizes = " to ".join(
+        mebibytes(distinct * each) for each in dict.fromkeys([*bytes_per_token[:1], *bytes_per_token[-1:]])
+    )
     prompt, output = asked["prompt_tokens"], asked["output_tokens"]
     parts = [
         f"{load.requests} requests, {load.summary()}, mean {prompt['mean']:,.0f} in / {output['mean']:,.0f} out",
         f"at most {prompt['max']:,} / {output['max']:,}",
         f"{asked['turns_mean']:.1f} turns a session",
         f"{asked['reuse_possible_pct']:.0f} % reusable",
-        f"{asked['distinct_kv_tokens']:,} distinct tokens",
+        f"{distinct:,} distinct tokens" + (f" ({sizes} of KV in 16 bit)" if sizes else ""),
     ]
     parts += [f"{change.replace('_', ' ')} {count}" for change, count in asked["changes"].items()]
     if load.search is not None:

@@ -157,7 +157,7 @@ def build_schedule(
         output_tokens_max=max(turn.output_tokens for turn in turns),
         working_set_tokens=working_set_tokens(traffic.window, places, open_loop_request_s),
         corpus_sha256=text.sha256,
-        statistics=window_statistics(load, traffic),
+        statistics=window_statistics(load, traffic, model.shape.kv_bytes_per_token(16) or None),
     )
 
 
@@ -171,10 +171,10 @@ def groups(load: Load) -> dict[str, dict[str, Any]]:
     }
 
 
-def window_statistics(load: Load, traffic: Traffic) -> dict[str, Any]:
+def window_statistics(load: Load, traffic: Traffic, kv_bytes_per_token: float | None = None) -> dict[str, Any]:
     """Statistics of the window's sessions (`statistics.Statistics`), as a record."""
     by_tenant = {stream.tenant: sessions_of(traffic.window, stream.tenant) for stream in load.streams}
-    return asdict(statistics(by_tenant, changes=traffic.changes))
+    return asdict(statistics(by_tenant, changes=traffic.changes, kv_bytes_per_token=kv_bytes_per_token))
 
 
 def _session_lines(

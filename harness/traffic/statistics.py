@@ -60,7 +60,7 @@ class Statistics:
         Tokens whose keys and values such a cache would hold at the end: all contexts, shared blocks counted once. A
         text that two prompts have after different beginnings counts twice, as its keys and values differ.
     distinct_kv_bytes : int or None
-        The same in bytes, where the bytes of a token are known.
+        The same in bytes of the model's 16-bit cache, where the bytes of a token are known.
     changes : dict
         Requests dropped, cut and so on, by `CHANGES`.
     tenants : dict
@@ -100,7 +100,7 @@ def statistics(
     changes : mapping or None
         What had to be done to the sessions (`workloads.Drawn.changes`).
     kv_bytes_per_token : float or None
-        Of the model at the strategy's precision.
+        Of the model in 16 bit.
     block_tokens : int
         Granularity of the prefix cache.
     """
