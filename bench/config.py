@@ -248,6 +248,10 @@ def _bad_value(text: str, found: re.Match[str]) -> str:
     return f"{where}{key}: {found['what']}"
 
 
+def _missing(text: str, found: re.Match[str]) -> str:
+    return f"{found['key']}: must be set"
+
+
 def _no_group(text: str, found: re.Match[str]) -> str:
     return f"key '{found['key']}' is unknown. Allowed at the top: {', '.join(_top_keys())}"
 
@@ -260,6 +264,7 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[str, re.Match[str]], str]], ...] = (
     (r"Could not (?:load|find) '(?P<file>[\w./-]+/[^']*)'", _no_file),
     (r"Key '(?P<key>[^']+)' (?:is )?not in '(?P<schema>\w+)'", _no_key),
     (r"Could not override '(?P<key>[^']+)'\.\s*(?:No match|Key)", _no_group),
+    (r"Missing mandatory value:.*full_key: (?P<key>\S+)", _missing),
     (r"(?P<what>(?:Value|Cannot convert|Invalid (?:type|value))[^\n]*)", _bad_value),
 )
 

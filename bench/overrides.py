@@ -6,8 +6,9 @@ for the only selected one.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -16,12 +17,17 @@ from hydra.errors import HydraException
 from bench.config import AXES, GROUPS, choices
 from harness.backends.interface import BackendOptions
 from harness.errors import ConfigError
-from harness.traffic.arrivals import arrivals, keys_of_others
+from harness.traffic import arrivals, workloads
 
 DEFAULT_SCENARIO = "smoke"
 OWN_KEYS = ("run_dir", "block", "scenario_name")
 """Keys that carry a run to its jobs; never a user's."""
-_ARRIVAL = re.compile(r"(?P<node>load\.[^.]+\.(tenants\.[^.]+\.)?arrival)(?P<kind>\.kind)?")
+_OF_A_KIND = re.compile(r"(?P<node>load\.[^.]+\.(tenants\.[^.]+\.)?(?P<part>workload|arrival))(?P<kind>\.kind)?")
+_KINDS: dict[str, tuple[Callable[[], Mapping[str, Any]], Callable[[str], set[str]]]] = {
+    "workload": (workloads.workloads, workloads.keys_of_others),
+    "arrival": (arrivals.arrivals, arrivals.keys_of_others),
+}
+"""Kinds by name, and the keys that others have."""
 _BACKEND_KEYS = tuple(spec.name for spec in fields(BackendOptions))
 
 
@@ -80,13 +86,14 @@ def _folded(override: Override) -> str:
 
 
 def _left_behind(override: Override, all_overrides: Sequence[Override]) -> list[str]:
-    """What an arrival of another kind has no use for, of the keys that stand in the load's file: null."""
-    found = _ARRIVAL.fullmatch(override.key_or_group)
+    """What a workload or arrival of another kind has no use for, of the keys that stand in the load's file: null."""
+    found = _OF_A_KIND.fullmatch(override.key_or_group)
     if found is None or override.is_delete():
         return []
     value = override.value()
     kind = value if found["kind"] else value.get("kind") if isinstance(value, dict) else None
-    if kind not in arrivals():
+    known, keys_of_others = _KINDS[found["part"]]
+    if kind not in known():
         return []
     node = found["node"]
     given = {each.key_or_group for each in all_overrides}

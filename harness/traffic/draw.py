@@ -108,7 +108,12 @@ def sessions_of(planned: Iterable[Planned], tenant: str) -> list[Session]:
     return [each.session for each in planned if each.tenant == tenant]
 
 
+_NONE = (0,)
+
+
 def _think_ns(session: Session, stream: Stream, rng: random.Random) -> tuple[int, ...]:
+    if len(session.turns) == 1:
+        return _NONE
     own = [turn.think_s for turn in session.turns[1:]]
     return (0, *(round(NS_PER_S * (stream.think.at(rng.random()) if think is None else think)) for think in own))
 

@@ -7,6 +7,7 @@ them against the kind's own dataclass, and keeps them with every key filled in.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from omegaconf import DictConfig
 
 from harness.errors import ConfigError
 from harness.traffic.arrivals import Arrival, arrival_of, arrival_values
-from harness.traffic.parameters import need, unknown
+from harness.traffic.parameters import checked, need, unknown
 from harness.traffic.search import Search
 from harness.traffic.think import Think, think_of
 from harness.traffic.workloads import Workload, workload_of
@@ -118,7 +119,7 @@ class Load:
         A request longer than this is a failure; at most an hour.
     cache_state : str
         State of the prefix cache at the start of the window: ``cold`` (reset and verified) or ``warm``.
-    search : Search or None
+    search : Search, mapping or None
         Look for the highest rate or concurrency that meets an SLA, instead of measuring one.
     """
 
@@ -132,7 +133,7 @@ class Load:
     think_time_s: Any = 0.0
     timeout_s: float = 300.0
     cache_state: str = "cold"
-    search: Search | None = None
+    search: Any = field(default_factory=_mapping)
 
     def __post_init__(self) -> None:
         for key, value, allowed in (("api", self.api, APIS), ("cache_state", self.cache_state, CACHE_STATES)):
@@ -142,7 +143,7 @@ class Load:
         need(0 < self.timeout_s <= TIMEOUT_MAX_S, f"timeout_s: {self.timeout_s} must be > 0 and <= {TIMEOUT_MAX_S:g}")
         think = think_of(self.think_time_s, "think_time_s")
         self._streams = self._tenants(think) if self.tenants else (self._single(think),)
-        self._check_search()
+        self.search = self._searched()
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -226,14 +227,17 @@ class Load:
             need(count >= 1, f"tenants.{name}.share: {shares[name]:g} of {self.requests} requests is less than one")
         return counts
 
-    def _check_search(self) -> None:
-        if self.search is None:
-            return
-        need(not self.tenants, "search: a load with tenants has no single rate or concurrency to vary")
-        need(
-            self.search.over in self.arrival,
-            f"search.over: an arrival of kind '{self.arrival.get('kind')}' has no {self.search.over}",
-        )
+    def _searched(self) -> Search | None:
+        """What the mapping under `search` stands for; empty, it stands for none."""
+        search = self.search
+        if not isinstance(search, Search):
+            need(search is None or isinstance(search, Mapping), f"search: {search!r} must be a mapping, or null")
+            search = checked(Search, search, "search") if search else None
+        if search is not None:
+            need(not self.tenants, "search: a load with tenants has no single rate or concurrency to vary")
+            kind = self.arrival["kind"]
+            need(search.over in self.arrival, f"search.over: an arrival of kind '{kind}' has no {search.over}")
+        return search
 
 
 def apportioned(total: int, weights: "dict[str, float] | dict[str, int]") -> dict[str, int]:

@@ -55,26 +55,25 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.over not in OVER:
-            raise ConfigError(f"search.over: '{self.over}' is unknown; allowed: {', '.join(OVER)}")
+            raise ConfigError(f"over: '{self.over}' is unknown; allowed: {', '.join(OVER)}")
         if not self.sla:
-            raise ConfigError("search.sla: name the service level to meet, as in scenarios/sla/")
+            raise ConfigError("sla: name the service level to meet, as in scenarios/sla/")
         if not 0 < self.low < math.inf:
-            raise ConfigError(f"search.low: {self.low} must be > 0")
+            raise ConfigError(f"low: {self.low} must be > 0")
         if self.high is not None and not self.low <= self.high < math.inf:
-            raise ConfigError(f"search.high: {self.high} must be >= search.low ({self.low}), or null for no limit")
+            raise ConfigError(f"high: {self.high} must be >= low ({self.low}), or null for no limit")
         if self.over == "concurrency" and any(v is not None and v != int(v) for v in (self.low, self.high)):
-            raise ConfigError("search.low, search.high: a concurrency is a whole number")
+            raise ConfigError("low, high: a concurrency is a whole number")
         if self.repeats < 1 or self.repeats % 2 == 0:
-            raise ConfigError(f"search.repeats: {self.repeats} must be odd, so that a majority decides")
+            raise ConfigError(f"repeats: {self.repeats} must be odd, so that a majority decides")
         if not 0 < self.precision_pct <= 100:
-            raise ConfigError(f"search.precision_pct: {self.precision_pct} must lie in (0, 100]")
+            raise ConfigError(f"precision_pct: {self.precision_pct} must lie in (0, 100]")
         if self.probes_max < 2 * self.repeats:
             raise ConfigError(
-                f"search.probes_max: {self.probes_max} must be >= {2 * self.repeats}, so that two values can be probed"
+                f"probes_max: {self.probes_max} must be >= {2 * self.repeats}, so that two values can be probed"
             )
-
         if self.probe_s is not None and not 0 < self.probe_s < math.inf:
-            raise ConfigError(f"search.probe_s: {self.probe_s} must be > 0, or null")
+            raise ConfigError(f"probe_s: {self.probe_s} must be > 0, or null")
 
     @property
     def probes_expected(self) -> int:

@@ -1,12 +1,16 @@
 """How much KV is wanted at once: the distinct tokens of all sessions that are under way at the peak."""
 
 import heapq
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.traffic.arrivals import NS_PER_S
 from harness.traffic.draw import Planned
-from harness.traffic.segments import Session, Shared
+from harness.traffic.segments import Shared
+
+Prefix = tuple[str, int, str]
+"""Tenant, hash of all that stands before, key."""
 
 
 def working_set_tokens(window: Sequence[Planned], places: Mapping[str, int | None], request_s: float) -> int:
@@ -31,7 +35,7 @@ def working_set_tokens(window: Sequence[Planned], places: Mapping[str, int | Non
         How long a request is taken to last.
     """
     free = {tenant: [0.0] * count for tenant, count in places.items() if count}
-    spans: list[tuple[float, float, Session, str]] = []
+    starts, ends = array("d"), array("d")
     for planned in window:
         duration = request_s * len(planned.session.turns)
         if planned.due_ns is None:
@@ -39,45 +43,43 @@ def working_set_tokens(window: Sequence[Planned], places: Mapping[str, int | Non
             heapq.heappush(free[planned.tenant], start + duration)
         else:
             start = planned.due_ns / NS_PER_S
-        spans.append((start, start + duration, planned.session, planned.tenant))
-    return _peak(spans)
+        starts.append(start)
+        ends.append(start + duration)
+    return _peak(window, starts, ends)
 
 
-def _peak(spans: Sequence[tuple[float, float, Session, str]]) -> int:
+def _peak(window: Sequence[Planned], starts: "array[float]", ends: "array[float]") -> int:
     """The largest sum over sessions that overlap; one that ends as another starts does not."""
-    shared: list[list[tuple[tuple[str, int, str], int]]] = []
-    sizes: dict[tuple[str, int, str], int] = {}
-    for _, _, session, tenant in spans:
-        shared.append(_shared_prefix(session, tenant))
-        for key, tokens in shared[-1]:
+    sizes: dict[Prefix, int] = {}
+    for planned in window:
+        for key, tokens in _shared_prefix(planned):
             sizes[key] = max(tokens, sizes.get(key, 0))
-    changes = sorted(
-        [(start, 1, index) for index, (start, _, _, _) in enumerate(spans)]
-        + [(end, 0, index) for index, (_, end, _, _) in enumerate(spans)]
-    )
-    users: Counter[tuple[str, int, str]] = Counter()
+    # As integers, the ends of sessions lie before the starts: at equal times they come first.
+    count = len(window)
+    times = ends + starts
+    users: Counter[Prefix] = Counter()
     level = peak = 0
-    for _, starts, index in changes:
-        own = spans[index][2].final_tokens - sum(tokens for _, tokens in shared[index])
-        level += own if starts else -own
-        for key, _ in shared[index]:
-            if starts and not users[key]:
+    for change in sorted(range(2 * count), key=times.__getitem__):
+        starting, planned = change >= count, window[change % count]
+        own = planned.session.final_tokens
+        for key, tokens in _shared_prefix(planned):
+            own -= tokens
+            if starting and not users[key]:
                 level += sizes[key]
-            users[key] += 1 if starts else -1
-            if not starts and not users[key]:
+            users[key] += 1 if starting else -1
+            if not users[key]:
                 level -= sizes[key]
                 del users[key]
+        level += own if starting else -own
         peak = max(peak, level)
     return peak
 
 
-def _shared_prefix(session: Session, tenant: str) -> list[tuple[tuple[str, int, str], int]]:
-    """What a session begins with and shares: (tenant, hash of all before it, key) and tokens of each part."""
-    out: list[tuple[tuple[str, int, str], int]] = []
+def _shared_prefix(planned: Planned) -> Iterator[tuple[Prefix, int]]:
+    """What a session begins with and shares: each part with its tokens."""
     before = 0
-    for part in session.turns[0].new:
+    for part in planned.session.turns[0].new:
         if not isinstance(part, Shared):
-            break
-        out.append(((tenant, before, part.key), part.count))
+            return
+        yield (planned.tenant, before, part.key), part.count
         before = hash((before, part.key))
-    return out

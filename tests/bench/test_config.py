@@ -34,8 +34,14 @@ def test_every_scenario_composes_and_is_typed(scenario: str) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_file_of_every_group_composes_under_its_own_name(group: str) -> None:
     for name in choices(group):
-        slas = ["sla=[batch,chat]"] if group == "load" else []  # a load may name those that its tenants are promised
-        selected = getattr(typed(compose_config([f"{group}=[{name}]", *slas])), group)
+        overrides = [f"{group}=[{name}]"]
+        if group == "load":
+            overrides.append("sla=[batch,chat]")  # a load may name those that its tenants are promised
+            if "path: ???" in (SCENARIOS / group / f"{name}.yaml").read_text():
+                with pytest.raises(ConfigError, match=rf"load/{name}\.yaml.*workload\.path.*must be set"):
+                    typed(compose_config(overrides))
+                continue
+        selected = getattr(typed(compose_config(overrides)), group)
         assert list(selected) == [name]
 
 
@@ -161,6 +167,22 @@ def test_any_key_of_a_kind_can_be_overridden() -> None:
 )
 def test_another_kind_of_arrival_leaves_the_keys_of_the_file_behind(overrides: list[str]) -> None:
     assert load_with(*overrides).arrival == {"kind": "gamma", "rate_rps": 2.0, "cv": 3.0, "burstiness": None}
+
+
+def test_another_kind_of_workload_leaves_the_keys_of_the_file_behind() -> None:
+    load = load_with("load.sharegpt-long.workload.kind=synthetic")
+    assert load.workload["kind"] == "synthetic"
+    assert load.workload["input_tokens_mean"] == 3000, "a key that both have stays"
+
+
+def test_a_search_can_be_asked_for_on_the_command_line() -> None:
+    key = "load.sharegpt-long.search"
+    load = load_with("sla=chat", f"{key}.over=concurrency", f"{key}.sla=chat")
+    assert load.search is not None and load.search.repeats == 3
+    assert load_with("sla=chat", f"{key}={{over: concurrency, sla: chat}}") == load
+    assert load_with().search is None
+    with pytest.raises(ConfigError, match=r"search.*overr.*Did you mean 'over'"):
+        load_with(f"{key}.overr=concurrency")
 
 
 def test_a_tenants_arrival_can_be_of_another_kind_too() -> None:

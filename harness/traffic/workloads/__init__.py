@@ -9,7 +9,7 @@ import pkgutil
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
@@ -118,8 +118,15 @@ class Workload:
         return {"kind": self.kind.name, **asdict(self.parameters)}
 
 
+def keys_of_others(kind: str) -> set[str]:
+    """Keys that other kinds have and this one doesn't."""
+    keys = {name: {spec.name for spec in fields(each.parameters)} for name, each in workloads().items()}
+    return set().union(*keys.values()) - keys[kind]
+
+
 def workload_of(values: Mapping[str, Any], where: str = "workload") -> Workload:
-    """The workload that a mapping of a YAML stands for; reads a file that it names.
+    """The workload that a mapping of a YAML stands for; reads a file that it names. A key of another kind may stand
+    there as null.
 
     Raises
     ------
@@ -130,7 +137,9 @@ def workload_of(values: Mapping[str, Any], where: str = "workload") -> Workload:
     if name not in workloads():
         raise ConfigError(f"{where}.kind: {unknown(str(name), workloads())}")
     kind = workloads()[name]
-    parameters: Any = checked(kind.parameters, {k: v for k, v in values.items() if k != "kind"}, where)
+    elsewhere = keys_of_others(str(name))
+    given = {key: value for key, value in values.items() if key != "kind" and (value is not None or key not in elsewhere)}
+    parameters: Any = checked(kind.parameters, given, where)
     return Workload(kind, parameters)
 
 
