@@ -40,6 +40,12 @@ report: setup  ## rebuild tables and HTML of a run: RUN=results/<scenario>/<run>
 jmeter: setup  ## a load as a plan for Apache JMeter: LOAD=<load> MODEL=<model> OUT=<folder>
 	@$(run) -m bench jmeter $(overrides) out='$(or $(OUT),jmeter)'
 
+calibrate: setup  ## find out what the load client can measure on this machine (ARGS=--transport=both …)
+	@$(run) -m harness.traffic.calibrate $(ARGS)
+
+perf: setup  ## this project's speed beside other load generators; writes perf.json (ARGS=--only=cpu …)
+	@$(run) -m harness.perf $(ARGS)
+
 test: setup-test  ## unit tests
 	@$(run) -m pytest -m "not e2e" $(ARGS)
 

@@ -46,8 +46,8 @@ class Plan:
         How long each rate is kept.
     capacity_requests : int
         Requests of the capacity step; 0: none.
-    finer : bool
-        Whether to look between the last load that holds and the next one.
+    thorough : bool
+        Whether to measure a failing load again, and to look between the last load that holds and the next one.
     """
 
     streams: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -55,10 +55,10 @@ class Plan:
     tokens: int = 100
     rate_s: float = 2.0
     capacity_requests: int = 30_000
-    finer: bool = True
+    thorough: bool = True
 
 
-QUICK = Plan(streams=(4, 16), rates=(100,), tokens=20, rate_s=0.5, capacity_requests=500, finer=False)
+QUICK = Plan(streams=(4, 16), rates=(100,), tokens=20, rate_s=0.5, capacity_requests=500, thorough=False)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def climb(bench: Bench, plan: Plan, say: Callable[[Step], None]) -> list[Step]:
             if step.holds():
                 good = asked if not looked else good
                 continue
-            if plan.finer and good and not looked:
+            if plan.thorough and good and not looked:
                 looked = True
                 _look_between(partial(measure, kind), good, asked)
             if not step.holds(WIDER_PCT):
@@ -134,7 +134,7 @@ def _measured(bench: Bench, plan: Plan, kind: str, asked: int) -> Step:
     """A step; one that doesn't hold is measured again, and the smaller error counts."""
     run = run_of(plan, kind, asked)
     first = measure_once(bench, run, kind, asked)
-    if kind == "capacity" or first.holds():
+    if kind == "capacity" or first.holds() or not plan.thorough:
         return first
     second = measure_once(bench, run, kind, asked)
     return replace(min(first, second, key=Step.error_pct), attempts=2)

@@ -1,0 +1,1 @@
+"""`make perf`: how fast this project is, beside other tools of its kind, measured in one run on one machine."""
