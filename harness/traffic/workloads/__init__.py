@@ -138,7 +138,7 @@ def workload_of(values: Mapping[str, Any], where: str = "workload") -> Workload:
         raise ConfigError(f"{where}.kind: {unknown(str(name), workloads())}")
     kind = workloads()[name]
     elsewhere = keys_of_others(str(name))
-    given = {key: value for key, value in values.items() if key != "kind" and (value is not None or key not in elsewhere)}
+    given = {k: v for k, v in values.items() if k != "kind" and (v is not None or k not in elsewhere)}
     parameters: Any = checked(kind.parameters, given, where)
     return Workload(kind, parameters)
 
