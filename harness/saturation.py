@@ -110,7 +110,7 @@ def _record(load: Load, seed: int, folder: Path, cells: dict[Probe, Path], found
     facts: dict[str, Any] = read_json(cells[shown] / "cell.json")
     del facts["probe"]
     facts["search"] = {
-        **asdict(load.search),  # type: ignore[arg-type]
+        **asdict(load.search),
         "state": found.state,
         "highest": found.highest,
         "interval": [found.low, found.high],

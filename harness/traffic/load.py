@@ -229,10 +229,12 @@ class Load:
 
     def _searched(self) -> Search | None:
         """What the mapping under `search` stands for; empty, it stands for none."""
-        search = self.search
-        if not isinstance(search, Search):
-            need(search is None or isinstance(search, Mapping), f"search: {search!r} must be a mapping, or null")
-            search = checked(Search, search, "search") if search else None
+        given, search = self.search, None
+        if isinstance(given, Search):
+            search = given
+        elif given:
+            need(isinstance(given, Mapping), f"search: {given!r} must be a mapping, or null")
+            search = checked(Search, given, "search")
         if search is not None:
             need(not self.tenants, "search: a load with tenants has no single rate or concurrency to vary")
             kind = self.arrival["kind"]
