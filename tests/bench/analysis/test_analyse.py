@@ -1,6 +1,7 @@
 """Whole run folders: states, exclusions and verdicts."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from tests.bench.run_folder import (
     table_version_1,
 )
 from tests.bench.runs import BASE, FP8, INT8, LLAMA, Q8, five, spec
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
@@ -344,3 +347,30 @@ def test_a_cell_that_was_sent_other_traffic_is_compared_with_nothing(tmp_path: P
         assert one.verdict == "not comparable" and one.effect_pct is None
         assert one.reason == "traffic differs in block 1 (schedule_sha256)"
     assert all(one.verdict != "not comparable" for one in analysis.compared(Q8, "engine"))
+
+
+def keys_of(value: object, *, free: frozenset[str]) -> set[str]:
+    """Names of a JSON object's keys, but for those under names that hold anything."""
+    if isinstance(value, list):
+        return set().union(*(keys_of(item, free=free) for item in value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value) | set().union(*(keys_of(value[key], free=free) for key in value if key not in free))
+
+
+def test_every_key_and_every_metric_is_documented(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    run_dir = build(tmp_path, the_plan, launches)
+    plain = json.loads(save(analyse(run_dir), run_dir).read_text())
+    free = {"plan", "manifest", "env", "settings", "confounders", "seconds", "seconds_by_block", "schedule_sha256"}
+    named = {"cells", "accuracy", "working_set_over_pool", "max_concurrency", "errors", "sla_met", "tenants", "values"}
+    named |= {"means", "quantiles"}
+    documented = (DOCS / "results.md").read_text() + (DOCS / "metrics.md").read_text()
+    for key in keys_of(plain, free=frozenset(free | named)):
+        assert re.search(rf"\b{key}\b", documented), key
+    (cell,) = next(d for d in plain["deployments"] if d["id"] == FP8)["cells"].values()
+    for key in keys_of(cell, free=frozenset(named)):
+        assert re.search(rf"\b{key}\b", documented), key
+    for name in cell["launches"][0]["values"]:
+        general = re.sub(r"_p\d+_ms$", "_ms", name).split(".")[0]
+        assert re.search(rf"\b({general}|{name})", documented), name
