@@ -143,3 +143,15 @@ def test_tenants_are_not_trimmed_away() -> None:
     plan = make_plan(config, slow_host(), [])
     assert plan.loads["many"].requests == 9
     assert any("over its budget" in note for note in plan.notes)
+
+
+def test_text_of_a_file_is_counted_roughly_before_there_is_a_tokenizer(tmp_path: Path) -> None:
+    said = [{"from": "human", "value": "word " * 100}, {"from": "gpt", "value": "word " * 50}]
+    path = tmp_path / "talks.json"
+    path.write_text(json.dumps([{"id": str(i), "conversations": said} for i in range(80)]))
+    workload = {"kind": "sharegpt-file", "path": str(path)}
+    load = Load(workload=workload, arrival=CLOSED, requests=40, warmup_requests=0)
+    [size] = size_of(load).streams.values()
+    assert (size.prompt_tokens, size.output_tokens, size.literal_tokens) == (500 / 4, 63, 500 / 4)
+    many = replace(load, requests=1000)
+    assert size_of(many).streams[""].prompt_tokens == 500 / 4, "how many it really holds, its tokenizer will say"
