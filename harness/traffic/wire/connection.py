@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PIECES = 512
 """Pieces of a request handed over at once; Linux takes up to 1,024."""
 
+BURST_BYTES = 1024 * 1024
+"""After so much of a long request the others have their turn, even if the socket would take more."""
+
 LAST_EVENT = re.compile(rb"[\r\n]data: ?\[DONE\]")
 """What ends an answer, even where the server then keeps the connection open. In a text, its line feed is escaped."""
 
@@ -31,16 +34,16 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 EMPTY_LINE = b"\r\n\r\n"
 
 MARK_BYTES = 16
-"""No mark is longer: so much of what was read before is looked at again, for one that is split over reads."""
+"""No mark is longer."""
 
 FINISH_NS, DRAIN_NS, IDLE_NS = int(FINISH_S * 1e9), int(DRAIN_S * 1e9), int(IDLE_S * 1e9)
 
 SMALL = 64
 """Reads of fewer bytes may be chunks into which a mark was cut; events are longer."""
 
-CHUNK_HEAD = re.compile(rb"\r\n[0-9a-fA-F]+\r\n")
+CHUNK_HEAD = re.compile(rb"\r\n[0-9a-fA-F]+(?:[ \t;][^\r\n]*)?\r\n")
 PIECEMEAL_BYTES = 256
-"""What a mark takes whose every byte is a chunk, and a bit."""
+"""What a mark takes whose every byte is a chunk, and more: looked at again, for one that is split over reads."""
 
 _NO_MESSAGE, _NO_EXCHANGE = Message(b"", (), None, 0.0), Exchange()
 """What an idle connection holds: nothing, so that an answer's bytes live no longer than its exchange."""
@@ -128,7 +131,7 @@ class Connection:
                 watcher.stop()
                 watcher.close()
         self._reader = self._writer = None
-        self._consume = self._in_nothing
+        self._consume = _ignore
         self._unsent.clear()
         self._sock.close()
 
@@ -150,10 +153,11 @@ class Connection:
         self._on_writable()
 
     def _on_writable(self) -> None:
-        unsent = self._unsent
+        unsent, burst = self._unsent, 0
         try:
-            while unsent:
+            while unsent and burst < BURST_BYTES:
                 sent = self._sock.sendmsg(unsent[:PIECES])
+                burst += sent
                 whole = 0
                 while whole < len(unsent) and sent >= len(unsent[whole]):
                     sent -= len(unsent[whole])
@@ -162,15 +166,15 @@ class Connection:
                 if sent:
                     unsent[0] = memoryview(unsent[0])[sent:]
         except BlockingIOError:
-            if self._writer is None:
-                self._writer = self._owner.hub.loop.io(self._sock.fileno(), WRITABLE)
-                self._writer.start(self._on_writable)
-            return
+            pass
         except OSError as error:
             # A server may answer (429, 413) and close before it has read the whole request: its answer is still read.
             self._failed_send = error
             unsent.clear()
-        if self._writer is not None:
+        if unsent and self._writer is None:
+            self._writer = self._owner.hub.loop.io(self._sock.fileno(), WRITABLE)
+            self._writer.start(self._on_writable)
+        elif not unsent and self._writer is not None:
             self._writer.stop()
             self._writer.close()
             self._writer = None
@@ -257,9 +261,6 @@ class Connection:
         except Malformed:
             self.close()
 
-    def _in_nothing(self, data: bytes, now: int) -> None:
-        """Closed."""
-
     # What a read means.
 
     def _hold(self, exchange: Exchange) -> None:
@@ -290,10 +291,9 @@ class Connection:
         assert exchange is not None
         done = False
         if not exchange.ended_ns:
-            seen = self._tail + raw if self._tail else raw
-            done = LAST_EVENT.search(seen, max(0, len(seen) - size - MARK_BYTES)) is not None
-            if not done and size < SMALL and ending.chunked:
-                done = LAST_EVENT.search(CHUNK_HEAD.sub(b"", seen[-size - PIECEMEAL_BYTES :])) is not None
+            seen = (self._tail + raw if self._tail else raw)[-size - PIECEMEAL_BYTES :]
+            # A chunk's border is no line's: a text may say the same at the start of a chunk.
+            done = LAST_EVENT.search(CHUNK_HEAD.sub(b"", seen) if ending.chunked else seen) is not None
             if done:
                 exchange.ended_ns = now
         if raw.endswith(EMPTY_LINE):
@@ -399,3 +399,7 @@ class Connection:
         self._hold(exchange)
         self._fed = len(self._raw)
         self._consume = self._in_body
+
+
+def _ignore(data: bytes, now: int) -> None:
+    """The connection is closed. No method of it, so that nothing holds it any more."""

@@ -458,6 +458,16 @@ def long_split(request: Request) -> Iterator[Step]:
         yield whole[at : at + 8191]
 
 
+@behaviour
+def scripted(request: Request) -> Iterator[Step]:
+    """What the request's body says: hexadecimal bytes, seconds, or the name of an `Act`."""
+    for step in request.body["script"]:
+        if isinstance(step, str):
+            yield Act[step] if step.isupper() else bytes.fromhex(step)
+        else:
+            yield float(step)
+
+
 def around_a_border(request: Request, whole: Callable[[int], bytes]) -> Iterator[Step]:
     """Clients put parts aside at 64 KiB: so much and one byte, then `max_tokens` bytes, each a packet of its own."""
     border = 64 * 1024 + 1

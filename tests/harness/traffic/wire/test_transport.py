@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import resource
 import socket
 import time
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import gevent
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from harness.errors import ConfigError
 from harness.traffic.wire.endpoint import parse_endpoint
@@ -21,6 +24,7 @@ from harness.traffic.wire.exchange import TRANSPORT_ERRORS, Exchange
 from harness.traffic.wire.framing import read_message
 from harness.traffic.wire.transport import SPILL_BYTES, Kind, Message, open_transport
 
+from .answers import answers, pieces
 from .conftest import Asker, FaultServer, Opener, check, started_fault_server
 
 COMPLETE = [
@@ -55,6 +59,7 @@ FAULTY = {
     "other-protocol": ("malformed_http", "101"),
     "endless-head": ("malformed_http", "without an end"),
 }
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SILENT = ["silent", "silent-after-head", "silent-in-the-middle", "deaf"]
 
 
@@ -119,6 +124,45 @@ def test_a_connection_that_ends_at_any_place(behaviour: str, how: str, ask: Aske
         else:
             assert exchange.error == {"cut": "eof", "reset": "reset"}[how], (length, exchange)
     assert ask(f"{how}-{behaviour}@{len(whole)}", body=body).error is None
+
+
+@given(
+    answers(),
+    st.lists(st.integers(0, 10_000), max_size=8),
+    st.sampled_from(["whole", "CLOSE", "RESET", "HALF_CLOSE"]),
+    st.integers(0, 10_000),
+)
+@example((CHUNKED + b"1\r\nx\r\nb\r\ndata:[DONE]\r\n0\r\n\r\n", None), [], "whole", 0)
+@example((CHUNKED + b"2\r\n\n\n\r\n1\r\nd\r\na;x=y\r\nata:[DONE]\r\n", None), [], "HALF_CLOSE", 10_000)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_answer_in_any_packets_with_any_end(
+    ask: Asker, answer: tuple[bytes, object], cuts: list[int], end: str, length: int
+) -> None:
+    raw, _ = answer
+    if end != "whole":
+        raw = raw[: length % (len(raw) + 1)]
+    expected = read_message(raw)
+    by_close = expected.complete and "content-length" not in expected.headers and not expected.headers.get(
+        "transfer-encoding"
+    ) and expected.status not in (None, 204, 304)  # fmt: skip
+    if end == "whole" and by_close:
+        end = "CLOSE"
+    script: list[str | float] = [step for part in pieces(raw, cuts) for step in (part.hex(), 0.0005)]
+    if end != "whole":
+        script.append(end)
+    if end == "HALF_CLOSE":
+        script.append(0.1)
+    exchange = ask("scripted", body=(json.dumps({"script": script}).encode(),), timeout_s=5)
+    done = re.search(rb"[\r\n]data: ?\[DONE\]", b"\n" + expected.body) is not None
+    if done:
+        assert exchange.error is None
+        assert raw.startswith(exchange.raw)
+        return
+    assert bytes(exchange.raw) == raw
+    if expected.complete and not (by_close and end == "RESET"):
+        assert exchange.error is None, exchange.error_detail
+    else:
+        assert exchange.error == ("reset" if end == "RESET" else "eof")
 
 
 def test_an_answer_ends_with_its_last_event_even_if_the_connection_stays(ask: Asker) -> None:
@@ -331,6 +375,11 @@ def test_nobody_listens(opener: Opener) -> None:
     assert exchange.error == "connect"
     assert exchange.error_detail is not None and "refused" in exchange.error_detail.lower()
     assert (exchange.sent_ns, exchange.resends, exchange.reused) == (None, 0, False)
+
+
+def test_the_addresses_of_a_name_are_tried_in_turn(opener: Opener, shared_server: FaultServer) -> None:
+    ask = opener(shared_server.url.replace("127.0.0.1", "localhost"), keep_alive=False)  # ::1 first, where there is one
+    assert [gevent.spawn(ask).get().error for _ in range(3)] == [None] * 3
 
 
 def test_a_name_that_nobody_knows(opener: Opener) -> None:
