@@ -1,49 +1,81 @@
-"""Replay a schedule against a running server: start the client process, follow it, turn its record into rows."""
+"""Replay a schedule against a running server: start the client's processes, follow them, turn the record into rows."""
 
 import contextlib
+import math
 import os
+import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.engine_log import log_tail
 from harness.errors import LaunchError, StorageError
-from harness.files import storage_error
+from harness.files import read_json, storage_error
 from harness.guard import Guarded, guarded
-from harness.traffic.journal import END_MARK, EXIT_STORAGE
+from harness.server import free_port
+from harness.traffic.attained import Attained, attained
+from harness.traffic.calibrate.ceiling import load_ceiling
+from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
-from harness.traffic.records import convert, peak_context_tokens
+from harness.traffic.playbook import Playbook
+from harness.traffic.records import Conversion, convert
+from harness.traffic.spool import count_ended, remove_spool
+
+EXIT_STORAGE = 74
+"""Exit code of a client that could not write its record, as in `player.py`."""
+
+WORKERS_FILE = "workers.json"
+"""What became of several client processes, as in `distributed.py`."""
 
 POLL_S = 0.2
 STALL_MARGIN_S = 60.0
 """A client whose record doesn't grow for so long beyond the longest wait that the load allows is taken for stuck."""
 
+WORKERS_READY_S = 120.0
+"""How long client processes on this machine may take to get ready."""
+
 
 @dataclass(frozen=True)
-class ClientFacts:
+class ClientFacts(Attained):
     """How the client itself fared; null where it died before it could say.
 
     Attributes
     ----------
+    processes, workers : int
+        Client processes, and how many of them were on other machines.
+    transport : str or None
+        `pure` or `compiled`.
     cpu_s, wall_s : float or None
-        CPU time and duration from its being ready to its end.
-    loop_lag_max_ms : float or None
-        Longest time that its event loop came late.
-    send_lag_max_ms : float or None
-        Longest time between a request being due and its first byte being sent, in the window.
+        CPU time of all processes, and the longest of their durations, from the start to the end.
+    cpu_share_max : float or None
+        CPU time ÷ duration of the busiest process: 1 is a whole core.
+    loop_lag_p99_ms, loop_lag_max_ms : float or None
+        How late an event loop came, at worst over the processes.
     exit_code : int or None
-        Of its process; 0: it played the whole schedule.
+        Of the client; 0: it played the whole schedule.
+    lost_workers : tuple of dict
+        `number`, `host`, `reason` of the processes that were lost.
+    each : tuple of dict
+        What each process said of itself.
+    ceiling : dict or None
+        What this machine's client can measure (`make calibrate`); null: not calibrated.
     """
 
+    processes: int
+    workers: int
+    transport: str | None
     cpu_s: float | None
     wall_s: float | None
+    cpu_share_max: float | None
+    loop_lag_p99_ms: float | None
     loop_lag_max_ms: float | None
-    send_lag_max_ms: float | None
     exit_code: int | None
+    lost_workers: tuple[dict[str, Any], ...]
+    each: tuple[dict[str, Any], ...]
+    ceiling: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -101,8 +133,10 @@ def replay(
     env: Mapping[str, str],
     on_progress: Callable[[int, int], None],
     record_dir: Path | None = None,
+    options: ClientOptions | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> ReplayReport:
-    """Play a schedule and write `stream.jsonl` (raw), `client.log` and `requests.parquet` into `out_dir`.
+    """Play a schedule and write the spool (raw), `client.log` and `requests.parquet` into `out_dir`.
 
     Parameters
     ----------
@@ -111,68 +145,124 @@ def replay(
     schedule_path : Path
         What `build_schedule` wrote.
     base_url : str
-        The server, `http://host:port`.
+        The server: `http://host:port`, `https://…` or `http+unix://…`. A key is taken from `KVMARK_API_KEY`.
     out_dir : Path
         The cell's folder; an earlier raw record there is replaced.
     env : mapping
-        Variables for the client's process, on top of ours.
+        Variables for the client's processes, on top of ours.
     on_progress : callable
         Called with (requests ended, requests in all), warm-up included.
     record_dir : Path, optional
-        Where `harness.guard` notes the process, for the sweep of a later run.
+        Where `harness.guard` notes the processes, for the sweep of a later run.
+    options : ClientOptions, optional
+        How the client runs.
+    say : callable, optional
+        Told what a person must do: start workers on other machines.
 
     Raises
     ------
     LaunchError
         When the client died or got stuck. Its raw record and `requests.parquet` are kept, with what was under way as
-        `client_lost`.
+        `client_lost`. One of several processes that is lost raises nothing: `ClientFacts.lost_workers`.
     StorageError
         When the record can't be written.
     """
-    journal = out_dir / "stream.jsonl"
-    log_path = out_dir / "client.log"
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        journal.unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_error(journal, error) from error
+    options = options or ClientOptions()
+    playbook = Playbook(schedule_path)
+    log_path, parquet = out_dir / "client.log", out_dir / "requests.parquet"
+    _clear(out_dir)
+    argv = _argv(options, schedule_path.resolve(), base_url, out_dir.resolve())
+    if options.workers and say is not None:
+        say(how_to_join(options))
     try:
         with guarded(
-            _argv(load, schedule_path.resolve(), base_url, journal.resolve()),
+            argv,
             env={"PYTHONPATH": _python_path(), **env},
             log_path=log_path,
             cwd=out_dir,
+            cores=options.cores,
             record_dir=record_dir,
         ) as client:
-            stuck_s = _follow(client, load, journal, on_progress)
+            stuck_s = _follow(client, load, playbook, options, out_dir, on_progress)
     except BaseException:
         # Whatever stopped us has stopped the client as well; its record is kept readable.
         with contextlib.suppress(Exception):
-            convert(journal, out_dir / "requests.parquet", time.monotonic_ns())
+            convert(out_dir, schedule_path, parquet, time.monotonic_ns())
         raise
-    rows, own = convert(journal, out_dir / "requests.parquet", time.monotonic_ns())
+    found = convert(out_dir, schedule_path, parquet, time.monotonic_ns())
     code = client.poll()
     if code == EXIT_STORAGE:
         reason = log_tail(log_path, 1) or "the disk is full, for its log as well"
-        raise StorageError(f"the load client can't write {journal}: {reason}. What was measured before is intact.")
+        raise StorageError(f"the load client can't write to {out_dir}: {reason}. What was measured before is intact.")
     if stuck_s is not None:
-        raise LaunchError(f"the load client got stuck: no request started or ended for {stuck_s:.0f} s")
-    if code != 0 or not own.get("complete"):
+        raise LaunchError(f"the load client got stuck: no request ended for {stuck_s:.0f} s")
+    lost = _lost_workers(out_dir)
+    if not lost and (code != 0 or not all(worker.client.get("complete") for worker in found.workers)):
         raise LaunchError(f"the load client died: {client.exit_reason()}\n{log_tail(log_path)}".rstrip())
-    return _report(load, rows, own, code)
+    return _report(found, attained(parquet, playbook), options, lost, code)
 
 
-def _argv(load: Load, schedule: Path, base_url: str, journal: Path) -> list[str]:
-    users = load.arrival.concurrency if load.arrival.kind == "closed" else 1
-    return [
-        sys.executable, "-m", "locust",
+def how_to_join(options: ClientOptions) -> str:
+    """What to type on the other machines."""
+    address = _own_address() if options.bind_host == "*" else options.bind_host
+    return (
+        f"waiting for {options.workers} load workers, at most {options.workers_wait_s:.0f} s; on the other machines, "
+        f"in KVMark's folder:  .venv/bin/python -m harness.traffic.worker {address}:{options.bind_port} --processes N"
+    )
+
+
+def _own_address() -> str:
+    """The address by which others are likely to reach this machine; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # RFC 5737: an address that nobody has
+            return str(sock.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def _clear(out_dir: Path) -> None:
+    """Remove an earlier replay's record."""
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        remove_spool(out_dir)
+        (out_dir / WORKERS_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(out_dir, error) from error
+
+
+def _argv(options: ClientOptions, schedule: Path, base_url: str, record: Path) -> list[str]:
+    argv = [
+        sys.executable, "-m", "harness.traffic.locust_process",
         "--locustfile", str(Path(__file__).with_name("locustfile.py")),
-        "--headless", "--only-summary", "--loglevel", "WARNING",
-        "--users", str(users), "--spawn-rate", str(users),
+        "--only-summary", "--loglevel", "WARNING",
+        "--users", str(options.senders), "--spawn-rate", str(options.senders),
         "--host", base_url,
         "--schedule", str(schedule),
-        "--journal", str(journal),
+        "--record", str(record),
+        "--transport", options.transport,
     ]  # fmt: skip
+    if not options.keep_alive:
+        argv.append("--no-keep-alive")
+    if options.ca_file is not None:
+        argv += ["--ca-file", str(Path(options.ca_file).resolve())]
+    if not options.verify:
+        argv.append("--no-verify")
+    if options.web_port is None:
+        argv.append("--headless")
+    else:
+        argv += ["--autostart", "--web-host", "127.0.0.1", "--web-port", str(options.web_port)]
+    if options.workers:
+        bind = [options.bind_host, str(options.bind_port)]
+        argv += ["--master", "--expect-workers", str(options.workers)]
+        argv += ["--expect-workers-max-wait", str(math.ceil(options.workers_wait_s))]
+    elif options.processes > 1:
+        bind = ["127.0.0.1", str(free_port())]
+        argv += ["--processes", str(options.processes), "--master-host", bind[0], "--master-port", bind[1]]
+        argv += ["--expect-workers-max-wait", str(math.ceil(WORKERS_READY_S))]
+    else:
+        return argv
+    return [*argv, "--master-bind-host", bind[0], "--master-bind-port", bind[1]]
 
 
 def _python_path() -> str:
@@ -181,67 +271,83 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
 
 
-def _follow(client: Guarded, load: Load, journal: Path, on_progress: Callable[[int, int], None]) -> float | None:
+def _follow(
+    client: Guarded,
+    load: Load,
+    playbook: Playbook,
+    options: ClientOptions,
+    folder: Path,
+    on_progress: Callable[[int, int], None],
+) -> float | None:
     """Watch the client to its end; the seconds without a sign of life when it had to be stopped."""
-    total = load.requests + load.warmup_requests
-    longest_wait_s = load.timeout_s + load.think_time_s + STALL_MARGIN_S
-    if load.arrival.rate_rps:
-        longest_wait_s += 20 / load.arrival.rate_rps  # an exponential gap is longer than 20 means once in 5e8
-    done = seen_bytes = 0
+    total = playbook.all_requests
+    longest_wait_s = load.timeout_s + STALL_MARGIN_S
+    longest_wait_s += max(playbook.longest_think_ns, playbook.longest_gap_ns()) / 1e9
+    start_s = STALL_MARGIN_S + max(WORKERS_READY_S, options.workers_wait_s if options.workers else 0.0)
+    counts: dict[Path, tuple[int, int]] = {}
+    done = 0
     last_sign = time.monotonic()
     on_progress(0, total)
     while True:
         ended = client.wait(POLL_S) is not None
-        new_done, new_bytes = _count_ended(journal, done, seen_bytes)
-        if new_bytes != seen_bytes:
+        new = {path: count_ended(path, *counts.get(path, (0, 0))) for path in folder.glob("stream-*.bin")}
+        if new != counts:
             last_sign = time.monotonic()
-        if new_done != done:
-            on_progress(new_done, total)
-        done, seen_bytes = new_done, new_bytes
+        counts = new
+        if (new_done := sum(count for count, _ in counts.values())) != done:
+            done = new_done
+            on_progress(done, total)
         if ended:
             return None
         quiet_s = time.monotonic() - last_sign
-        if quiet_s > longest_wait_s:
+        if quiet_s > longest_wait_s + (0.0 if done else start_s):
             client.stop()
             return quiet_s
 
 
-def _count_ended(journal: Path, done: int, at: int) -> tuple[int, int]:
-    """Ended requests so far and the position after the last whole line, going on from an earlier count."""
-    if not journal.exists():
-        return done, at
-    with open(journal, "rb") as file:
-        file.seek(at)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            at += len(line)
-            done += line.startswith(END_MARK)
-    return done, at
+def _lost_workers(folder: Path) -> tuple[dict[str, Any], ...]:
+    """Those of several client processes that ended before their part did, while the others went on."""
+    path = folder / WORKERS_FILE
+    if not path.exists() or (found := read_json(path))["stopped"]:
+        return ()
+    return tuple(
+        {key: one[key] for key in ("number", "host", "reason")}
+        for one in found["workers"]
+        if one["state"] in ("lost", "stopped")
+    )
 
 
-def _report(load: Load, rows: list[dict[str, Any]], own: dict[str, Any], exit_code: int | None) -> ReplayReport:
-    window = [row for row in rows if row["phase"] == "window"]
-    failures = [row for row in window if row["error"]]
-    errors = Counter(row["error"] for row in failures)
-    words = None
-    if errors:
-        name = errors.most_common(1)[0][0]
-        words = f"{name}: {next(row['error_detail'] for row in failures if row['error'] == name)}"
-    first, second = ("sent_ns", "scheduled_ns") if load.arrival.kind == "closed" else ("scheduled_ns", "sent_ns")
-    arrivals = [at for row in window if (at := row[first] or row[second] or row["ended_ns"])]
+def _report(
+    found: Conversion, got: Attained, options: ClientOptions, lost: tuple[dict[str, Any], ...], exit_code: int | None
+) -> ReplayReport:
+    each = [{"worker": one.number, **one.hello, **one.client} for one in found.workers]
+
+    def figures(key: str) -> list[float]:
+        return [one[key] for one in each if one.get(key) is not None]
+
+    shares = [one["cpu_s"] / one["wall_s"] for one in each if one.get("wall_s")]
+    transports = sorted({one["transport"] for one in each if one.get("transport")})
+    client = ClientFacts(
+        **asdict(got),
+        processes=options.senders,
+        workers=options.workers,
+        transport="+".join(transports) or None,
+        cpu_s=sum(figures("cpu_s")) if figures("cpu_s") else None,
+        wall_s=max(figures("wall_s"), default=None),
+        cpu_share_max=max(shares, default=None),
+        loop_lag_p99_ms=max(figures("loop_lag_p99_ms"), default=None),
+        loop_lag_max_ms=max(figures("loop_lag_max_ms"), default=None),
+        exit_code=exit_code,
+        lost_workers=lost,
+        each=tuple(each),
+        ceiling=load_ceiling(transports[0], options.senders) if transports and not options.workers else None,
+    )
     return ReplayReport(
-        client=ClientFacts(
-            cpu_s=own.get("cpu_s"),
-            wall_s=own.get("wall_s"),
-            loop_lag_max_ms=own.get("loop_lag_max_ms"),
-            send_lag_max_ms=own.get("send_lag_max_ms"),
-            exit_code=exit_code,
-        ),
-        window=Window(min(arrivals), max(arrivals), max(row["ended_ns"] for row in window)) if arrivals else None,
-        window_requests=len(window),
-        failed_requests=len(failures),
-        errors=dict(errors),
-        commonest_error=words,
-        peak_context_tokens=peak_context_tokens(rows),
+        client=client,
+        window=found.window and Window(*found.window),
+        window_requests=found.window_requests,
+        failed_requests=found.failed_requests,
+        errors=found.errors,
+        commonest_error=found.commonest_error,
+        peak_context_tokens=found.peak_context_tokens,
     )

@@ -44,8 +44,10 @@ def started_server(log_path: Path) -> Iterator[PacedServer]:
     with subprocess.Popen([sys.executable, program, "0", log_path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        yield PacedServer(f"http://127.0.0.1:{port}", log_path)
-        process.kill()
+        try:
+            yield PacedServer(f"http://127.0.0.1:{port}", log_path)
+        finally:
+            process.kill()
 
 
 @pytest.fixture

@@ -97,6 +97,18 @@ class Handler(BaseHTTPRequestHandler):
         self.send_events(self.events(body))
         self.end()
 
+    def answer_chat(self, body: dict[str, Any]) -> None:
+        """Healthy, as a chat: a role first, then content."""
+        self.head()
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": f" w{i}é"} for i in range(body["max_tokens"])]
+        choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        events = [{"choices": [choice]} for choice in [*choices, {"index": 0, "delta": {}, "finish_reason": "length"}]]
+        usage = {"prompt_tokens": 10, "completion_tokens": body["max_tokens"]}
+        lines = [json.dumps(event) for event in [*events, {"choices": [], "usage": usage}]]
+        self.send_events([f"data: {line}\n\n".encode() for line in [*lines, "[DONE]"]])
+        self.end()
+
     def answer_text_only(self, body: dict[str, Any]) -> None:
         self.head()
         self.send_events(self.events(body, ids=False))

@@ -2,76 +2,47 @@
 
 import json
 import os
+import resource
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import LaunchError, StorageError
 from harness.model import Model
-from harness.traffic.journal import EXIT_STORAGE
-from harness.traffic.load import Arrival, Load, Workload
-from harness.traffic.records import ERRORS, SCHEMA
-from harness.traffic.replay import ReplayReport, replay
-from harness.traffic.schedule import build_schedule
+from harness.traffic.client_options import ClientOptions
+from harness.traffic.load import Load, Tenant
+from harness.traffic.records import ERRORS
+from harness.traffic.replay import ReplayReport
+from harness.traffic.spool import SpoolReader, stream_path
 from harness.traffic.text import encode, load_tokenizer
 
+from .cells import Cell
 from .conftest import PacedServer, started_server
 
 ONE_SHOT = Load(
-    workload=Workload("synthetic", input_tokens_mean=40, output_tokens_mean=6),
-    arrival=Arrival(concurrency=2),
+    workload={"kind": "synthetic", "input_tokens_mean": 40, "output_tokens_mean": 6},
+    arrival={"kind": "closed", "concurrency": 2},
     requests=4,
     warmup_requests=0,
     timeout_s=20,
 )
 SESSIONS = Load(
-    workload=Workload(input_tokens_mean=120, output_tokens_mean=6, turns_max=3),
-    arrival=Arrival(concurrency=3),
+    workload={"kind": "sharegpt", "input_tokens_mean": 120, "output_tokens_mean": 6, "turns_max": 3},
+    arrival={"kind": "closed", "concurrency": 3},
     requests=14,
     warmup_requests=4,
     timeout_s=20,
 )
 
 
-class Cell:
-    """One replay in a folder of its own."""
-
-    def __init__(self, model: Model, folder: Path) -> None:
-        self.model, self.folder = model, folder
-        self.progress: list[tuple[int, int]] = []
-
-    def schedule(self, load: Load, **extras: Any) -> Path:
-        path = self.folder / "schedule.jsonl"
-        build_schedule(
-            load, model=self.model, served_name="m", request_extras=lambda tokens: extras, context_tokens=1024, seed=1,
-            path=path,
-        )  # fmt: skip
-        return path
-
-    def replay(self, load: Load, base_url: str, **extras: Any) -> ReplayReport:
-        path = self.schedule(load, **extras)
-        return replay(
-            load, schedule_path=path, base_url=base_url, out_dir=self.folder, env={}, on_progress=self.note,
-        )  # fmt: skip
-
-    def note(self, done: int, total: int) -> None:
-        self.progress.append((done, total))
-
-    def rows(self) -> list[dict[str, Any]]:
-        table = pq.read_table(self.folder / "requests.parquet")
-        assert table.schema.equals(SCHEMA)
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
+def closed(concurrency: int) -> dict[str, Any]:
+    return {"kind": "closed", "concurrency": concurrency}
 
 
 @pytest.fixture
@@ -97,20 +68,25 @@ def test_records_join_the_servers_log_request_by_request(cell: Cell, paced_serve
         assert row["planned_output_tokens"] == row["output_tokens"] == entry["body"]["max_tokens"] == 6
         assert row["text"] == entry["text"]
         assert row["cached_prompt_tokens"] == 7
-        assert row["event_tokens"] == [1] * 6
+        assert row["event_tokens"] is None and len(row["event_us"]) == 6
         # Both clocks are this host's monotonic one: nothing arrives before it was sent.
         assert row["sent_ns"] <= entry["arrived_ns"]
-        assert all(sent <= got for sent, got in zip(entry["sent_ns"], row["event_ns"], strict=False))
-        assert row["event_ns"] == sorted(row["event_ns"]) and row["event_ns"][-1] <= row["ended_ns"]
+        # Arrivals are kept in whole microseconds.
+        got_ns = [row["sent_ns"] + 1000 * us for us in row["event_us"]]
+        assert all(sent <= got + 1000 for sent, got in zip(entry["sent_ns"], got_ns, strict=False))
+        assert got_ns == sorted(got_ns) and got_ns[-1] <= row["ended_ns"]
 
 
 def test_the_body_is_the_schedules_and_the_engines(cell: Cell, paced_server: PacedServer) -> None:
     cell.folder.mkdir()
-    (cell.folder / "stream.jsonl").write_text('{"kind": "start", "request_id": "of an earlier, killed replay"}\n')
+    stream_path(cell.folder, 7).write_bytes(b"of an earlier, killed replay")
     cell.replay(replace(ONE_SHOT, requests=1), paced_server.url(), ignore_eos=True, min_tokens=6)
     (entry,) = paced_server.log(1)
     assert len(cell.rows()) == 1
-    prompt = json.loads((cell.folder / "schedule.jsonl").read_text().splitlines()[2])["turns"][0]["new_token_ids"]
+    facts = json.loads((cell.folder / "schedule.jsonl").read_text().splitlines()[1])
+    corpus = [int(token) for token in facts["corpus"].split(",")]
+    ((start, count),) = cell.sessions()["window-00000"]["turns"][0]["new"]
+    prompt = corpus[start : start + count]
     assert entry["body"] == {
         "model": "m", "prompt": prompt, "max_tokens": 6, "temperature": 0, "stream": True,
         "stream_options": {"include_usage": True}, "ignore_eos": True, "min_tokens": 6,
@@ -149,7 +125,7 @@ HEALTHY = {
     "held-open": {},
     "buffered": {"buffered": True},
     "packed": {"tokens_estimated": True, "event_tokens": [2, 2, 2]},
-    "text-only": {"tokens_estimated": False, "event_tokens": [1] * 6},
+    "text-only": {"tokens_estimated": False, "event_tokens": None},
 }
 FAULTY = {
     "short": ("output_length", "5 tokens instead of 6"),
@@ -178,7 +154,7 @@ def behaved(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Behaved:
     behaviours = [*HEALTHY, *FAULTY]
     with started_server(folder / "server.jsonl") as server:
         cell = Cell(model, folder / "cell")
-        load = replace(ONE_SHOT, arrival=Arrival(concurrency=1), requests=2 * len(behaviours))
+        load = replace(ONE_SHOT, arrival=closed(1), requests=2 * len(behaviours))
         report = cell.replay(load, server.url(",".join(behaviours)))
         log = {entry["request_id"]: entry for entry in server.log(load.requests)}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in behaviours}
@@ -194,7 +170,7 @@ def test_a_healthy_answer_in_any_form_is_a_success(behaviour: str, behaved: Beha
     assert len(rows) == 2
     for row in rows:
         assert row["error"] is None, row["error_detail"]
-        assert sum(row["event_tokens"]) == row["output_tokens"] == 6
+        assert sum(row["event_tokens"] or [1] * len(row["event_us"])) == row["output_tokens"] == 6
         assert {key: row[key] for key in HEALTHY[behaviour]} == HEALTHY[behaviour]
 
 
@@ -209,7 +185,7 @@ def test_every_fault_has_its_own_name_and_harms_no_other_request(behaviour: str,
 
 def test_an_answer_ends_with_its_last_event_even_if_the_connection_stays(behaved: Behaved) -> None:
     for row in behaved[1]["held-open"]:
-        assert row["event_ns"][-1] <= row["ended_ns"] < row["server_ended_ns"]
+        assert row["sent_ns"] + 1000 * row["event_us"][-1] <= row["ended_ns"] < row["server_ended_ns"]
 
 
 def test_failures_are_counted_by_name(behaved: Behaved) -> None:
@@ -239,7 +215,7 @@ def test_a_server_that_is_not_there_fails_every_request_with_its_session_played_
 
 
 def test_an_open_loop_sends_at_the_scheduled_times(cell: Cell, paced_server: PacedServer) -> None:
-    load = replace(ONE_SHOT, arrival=Arrival("poisson", rate_rps=20.0), requests=12, warmup_requests=3)
+    load = replace(ONE_SHOT, arrival={"kind": "poisson", "rate_rps": 20.0}, requests=12, warmup_requests=3)
     report = cell.replay(load, paced_server.url("slow"))  # 2 s an answer: far more arrive than end
     rows = cell.rows()
     due = [json.loads(line)["due_ns"] for line in (cell.folder / "schedule.jsonl").read_text().splitlines()[2:]]
@@ -255,7 +231,7 @@ def test_an_open_loop_sends_at_the_scheduled_times(cell: Cell, paced_server: Pac
 
 
 def test_a_closed_loop_keeps_its_concurrency(cell: Cell, paced_server: PacedServer) -> None:
-    cell.replay(replace(ONE_SHOT, requests=12, arrival=Arrival(concurrency=3)), paced_server.url())
+    cell.replay(replace(ONE_SHOT, requests=12, arrival=closed(3)), paced_server.url())
     log = paced_server.log(12)
     changes = sorted([(entry["arrived_ns"], 1) for entry in log] + [(entry["sent_ns"][-1], -1) for entry in log])
     level, levels = 0, []
@@ -273,54 +249,44 @@ def test_think_time_lies_between_turns(cell: Cell, paced_server: PacedServer) ->
     assert all(row["sent_ns"] >= row["scheduled_ns"] for row in turns.values() if row["turn"])
 
 
-def locust_processes(cell: Cell) -> list[psutil.Process]:
-    mark = str(cell.folder / "stream.jsonl")
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if mark in words and "locust" in words:
-            found.append(process)
-    return found
-
-
-def once_requests_run(cell: Cell, act: Any) -> threading.Thread:
-    """Call `act(process)` on the Locust process when its first requests are under way."""
-
-    def wait() -> None:
-        journal = cell.folder / "stream.jsonl"
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b'"start"') < 2):
-            time.sleep(0.02)
-        time.sleep(0.3)
-        for process in locust_processes(cell):
-            act(process)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+def pids(cell: Cell) -> list[int]:
+    return [process.pid for process in cell.processes()]
 
 
 def test_a_killed_client_is_an_error_that_keeps_what_there_is(cell: Cell, paced_server: PacedServer) -> None:
-    thread = once_requests_run(cell, lambda process: process.kill())
+    thread = cell.once_under_way(lambda: os.kill(pids(cell)[0], signal.SIGKILL), requests=4)
     with pytest.raises(LaunchError, match=r"load client died.*SIGKILL"):
         cell.replay(replace(ONE_SHOT, requests=12), paced_server.url("slow"))
     thread.join()
     rows = cell.rows()
-    assert 2 <= len(rows) < 12
-    assert {row["error"] for row in rows} <= {None, "client_lost"}
-    assert any(row["error"] == "client_lost" for row in rows)
-    assert (cell.folder / "stream.jsonl").stat().st_size > 0
+    assert len(rows) == 12, "every planned request has its row"
+    errors = [row["error"] for row in rows]
+    assert set(errors) == {None, "client_lost", "not_sent"}
+    assert errors.count("client_lost") == 2
+    for row in rows:
+        assert (row["sent_ns"] is None) == (row["error"] == "not_sent")
 
 
 def test_a_terminated_client_records_what_was_under_way_as_aborted(cell: Cell, paced_server: PacedServer) -> None:
-    thread = once_requests_run(cell, lambda process: process.send_signal(signal.SIGTERM))
+    thread = cell.once_under_way(lambda: os.kill(pids(cell)[0], signal.SIGTERM), wait_s=0.7)
     with pytest.raises(LaunchError, match="load client died"):
         cell.replay(replace(ONE_SHOT, requests=12), paced_server.url("slow"))
     thread.join()
-    aborted = [row for row in cell.rows() if row["error"] == "aborted"]
-    assert aborted
-    assert all(row["event_ns"] for row in aborted), "what had arrived is kept"
-    assert not any(row["error"] == "client_lost" for row in cell.rows())
+    rows = cell.rows()
+    aborted = [row for row in rows if row["error"] == "aborted"]
+    assert len(aborted) == 2
+    assert all(row["event_us"] for row in aborted), "what had arrived is kept"
+    assert {row["error"] for row in rows} == {"aborted", "not_sent"}
+
+
+def test_a_client_that_waits_for_its_next_arrival_ends_at_once(cell: Cell, paced_server: PacedServer) -> None:
+    load = replace(ONE_SHOT, arrival={"kind": "constant", "rate_rps": 0.02}, requests=3)
+    thread = cell.once_under_way(lambda: os.kill(pids(cell)[0], signal.SIGTERM), requests=1)
+    with pytest.raises(LaunchError, match="load client died"):
+        cell.replay(load, paced_server.url())
+    thread.join()
+    assert [row["error"] for row in cell.rows()] == [None, "not_sent", "not_sent"]
+    assert SpoolReader(cell.folder, 3).workers[0].client["complete"] is False
 
 
 def test_stopping_the_harness_stops_the_client_and_keeps_the_record(cell: Cell, paced_server: PacedServer) -> None:
@@ -334,36 +300,130 @@ def test_stopping_the_harness_stops_the_client_and_keeps_the_record(cell: Cell, 
     cell.note = stop  # type: ignore[method-assign]
     with pytest.raises(Stop):
         cell.replay(replace(ONE_SHOT, requests=12), paced_server.url("slow"))
-    assert any(row["error"] is None for row in cell.rows())
-    assert not locust_processes(cell)
+    rows = cell.rows()
+    assert len(rows) == 12 and any(row["error"] is None for row in rows)
+    assert not cell.processes()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("log", ["client.log", "/dev/full"])
-def test_a_full_disk_ends_the_client_with_a_code_of_its_own(log: str, cell: Cell, paced_server: PacedServer) -> None:
-    path = cell.schedule(ONE_SHOT)
-    program = Path(__file__).parents[3] / "harness" / "traffic" / "locustfile.py"
-    with (cell.folder / log).open("w") as stderr:
-        process = subprocess.run(
-            [
-                sys.executable, "-m", "locust", "-f", program, "--headless", "--only-summary", "--loglevel", "WARNING",
-                "--users", "2", "--spawn-rate", "2", "--host", paced_server.url("v1"),
-                "--schedule", path, "--journal", "/dev/full",
-            ],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, stderr=stderr, timeout=60,
-        )  # fmt: skip
-    assert process.returncode == EXIT_STORAGE
-    if log == "client.log":
-        assert "No space left on device" in (cell.folder / log).read_text()
+def test_a_record_that_outgrows_its_room_raises_storage_error(cell: Cell, paced_server: PacedServer) -> None:
+    """The file size limit stands for a full disk: the client's writes fail in the middle of the run."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    load = replace(ONE_SHOT, requests=100, arrival=closed(8))
+    path = cell.schedule(load)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
+    try:
+        with pytest.raises(StorageError, match=r"the load client can't write to .*File too large.* is intact"):
+            cell.replay_schedule(path, load, paced_server.url("split"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not cell.processes()
 
 
-def test_a_record_that_can_not_be_written_raises_storage_error(cell: Cell, paced_server: PacedServer) -> None:
-    cell.folder.mkdir()
-    (cell.folder / "stream.jsonl").mkdir()
-    with pytest.raises(StorageError, match=r"stream\.jsonl"):
+def test_a_record_that_can_not_be_begun_raises_storage_error(cell: Cell, paced_server: PacedServer) -> None:
+    (cell.folder / "stream-0.bin").mkdir(parents=True)
+    with pytest.raises(StorageError, match=str(cell.folder)):
         cell.replay(ONE_SHOT, paced_server.url())
 
 
-def test_a_fault_of_the_client_itself_is_no_measurement(cell: Cell, paced_server: PacedServer) -> None:
+def test_a_fault_of_the_client_itself_is_no_measurement(cell: Cell) -> None:
     with pytest.raises(LaunchError, match="form http://host:port"):
         cell.replay(ONE_SHOT, "ftp://127.0.0.1")
+
+
+def test_locusts_variables_and_files_change_nothing(
+    cell: Cell, paced_server: PacedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell.folder.mkdir()
+    settings = "run-time = 1\nstop-timeout = 7\nusers = 99\nhost = http://127.0.0.1:9\nweird-option = 1\n"
+    for path in (tmp_path / ".locust.conf", cell.folder / "locust.conf"):
+        path.write_text(settings)
+    (cell.folder / "pyproject.toml").write_text('[tool.locust]\nexclude-tags = ["x"]\nrun-time = 1\n')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in (
+        ("LOCUST_RUN_TIME", "1"), ("LOCUST_HOST", "http://127.0.0.1:9"), ("LOCUST_USERS", "50"),
+        ("LOCUST_MODE_MASTER", "true"), ("LOCUST_SKIP_MONKEY_PATCH", "1"), ("LOCUST_USER_CLASSES", "Nobody"),
+        ("LOCUST_CSV", str(tmp_path / "csv")), ("GEVENT_LOOP", "nonsense"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    report = cell.replay(ONE_SHOT, paced_server.url("slow"))  # longer than the run time of the variables
+    assert (report.window_requests, report.failed_requests) == (4, 0)
+
+
+CLOCK_STEP = """
+import os, time
+_time, _time_ns, _started = time.time, time.time_ns, time.monotonic()
+def _step():
+    return 3600 if time.monotonic() - _started > float(os.environ["STEP_AFTER_S"]) else 0
+time.time = lambda: _time() + _step()
+time.time_ns = lambda: _time_ns() + _step() * 10**9
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("after_s", ["0.5", "4"])
+def test_a_step_of_the_wall_clock_changes_nothing(
+    after_s: str, processes: int, cell: Cell, paced_server: PacedServer, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK_STEP)
+    root = Path(__file__).parents[3]
+    cell.env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)]), "STEP_AFTER_S": after_s}
+    load = replace(ONE_SHOT, arrival={"kind": "poisson", "rate_rps": 4.0}, requests=12)
+    report = cell.replay(load, paced_server.url("slow"), ClientOptions(processes=processes))
+    rows = cell.rows()
+    assert (report.window_requests, report.failed_requests) == (12, 0)
+    log = {entry["request_id"]: entry for entry in paced_server.log(12)}
+    for row in rows:
+        entry = log[row["request_id"]]
+        assert row["scheduled_ns"] <= row["sent_ns"] <= entry["arrived_ns"] <= row["ended_ns"]
+        assert row["ended_ns"] - row["scheduled_ns"] < 20e9
+    for worker in SpoolReader(cell.folder, 12).workers:
+        assert worker.client["clock"]["wall_ns"] - time.time_ns() > 3000e9, "the clock did step"
+
+
+def test_a_chat_sends_messages_and_says_back_what_was_said(cell: Cell, paced_server: PacedServer) -> None:
+    cell.replay(replace(SESSIONS, api="chat", warmup_requests=0), paced_server.url("chat"))
+    log = {entry["request_id"]: entry["body"]["messages"] for entry in paced_server.log(14)}
+    rows = cell.rows()
+    assert [row["error"] for row in rows] == [None] * 14
+    assert {row["turn"] for row in rows} > {0}
+    text = {row["request_id"]: row["text"] for row in rows}
+    for row in rows:
+        turns = cell.sessions()[row["session_id"]]["turns"][: row["turn"] + 1]
+        asked = [turn["text"] for turn in turns]
+        said = [text[f"{row['session_id']}-{index}"] for index in range(row["turn"])]
+        expected = [{"role": "user", "content": asked[0]}]
+        for answer, question in zip(said, asked[1:], strict=True):
+            expected += [{"role": "assistant", "content": answer}, {"role": "user", "content": question}]
+        assert log[row["request_id"]] == expected
+
+
+def test_tenants_keep_their_own_concurrency_and_rate(cell: Cell, paced_server: PacedServer) -> None:
+    load = Load(
+        tenants={
+            "chats": Tenant(
+                {"kind": "synthetic", "input_tokens_mean": 30, "output_tokens_mean": 6}, closed(3), requests=12
+            ),
+            "jobs": Tenant(
+                {"kind": "synthetic", "input_tokens_mean": 60, "output_tokens_mean": 3},
+                {"kind": "constant", "rate_rps": 40.0},
+                requests=10,
+            ),
+        },
+        warmup_requests=0,
+        timeout_s=20,
+    )
+    report = cell.replay(load, paced_server.url(), ClientOptions(processes=2))
+    rows = cell.rows()
+    assert (len(rows), report.failed_requests) == (22, 0)
+    levels = most_at_once([row for row in rows if row["tenant"] == "chats"])
+    assert levels == 3
+    due = sorted(row["scheduled_ns"] for row in rows if row["tenant"] == "jobs")
+    assert {later - earlier for earlier, later in pairwise(due)} == {25_000_000}
+    client = report.client
+    assert client.asked_concurrency == 3 and client.asked_rps == pytest.approx(40)
+
+
+def most_at_once(rows: list[dict[str, Any]]) -> int:
+    """Most requests under way at the same moment."""
+    changes = sorted([(row["sent_ns"], 1) for row in rows] + [(row["ended_ns"], -1) for row in rows])
+    return max(accumulate(change for _, change in changes))
