@@ -69,7 +69,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The highest loads up to which every measured one was within `error_pct`; 0 where the lowest already wasn't.
+    """The highest measured loads that were within `error_pct`; 0 where none was.
+
+    A lower load that wasn't, was disturbed: what the client can do at a higher one, it can do at a lower one.
 
     Attributes
     ----------
@@ -106,13 +108,9 @@ def ceiling_of(steps: Sequence[Step], error_pct: float = ERROR_PCT) -> Ceiling:
 
 
 def _highest(steps: Sequence[Step], error_pct: float) -> tuple[Step | None, bool]:
-    """The last step before the first one that doesn't hold, and whether there was such a one."""
-    best = None
-    for step in sorted(steps, key=lambda step: step.asked):
-        if not step.holds(error_pct):
-            return best, True
-        best = step
-    return best, False
+    """The highest step that holds, and whether there was one above it that doesn't."""
+    best = max((step for step in steps if step.holds(error_pct)), key=lambda step: step.asked, default=None)
+    return best, any(best is None or step.asked > best.asked for step in steps)
 
 
 def load_ceiling(transport: str, processes: int = 1) -> dict[str, Any] | None:

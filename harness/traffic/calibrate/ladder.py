@@ -93,7 +93,7 @@ def split_cores(processes: int) -> tuple[list[int], int]:
 
 
 def climb(bench: Bench, plan: Plan, say: Callable[[Step], None]) -> list[Step]:
-    """Measure all steps, each kind up to the first load at which the client is far off."""
+    """Measure all steps: each kind up to the first load at which the client is far off, then below it, finer."""
     steps: list[Step] = []
 
     def measure(kind: str, asked: int) -> Step:
@@ -103,17 +103,16 @@ def climb(bench: Bench, plan: Plan, say: Callable[[Step], None]) -> list[Step]:
         return step
 
     for kind, loads in (("streams", plan.streams), ("rate", plan.rates)):
-        good, looked = 0, False
+        held: dict[int, bool] = {}
         for asked in loads:
             step = measure(kind, asked)
-            if step.holds():
-                good = asked if not looked else good
-                continue
-            if plan.thorough and good and not looked:
-                looked = True
-                _look_between(partial(measure, kind), good, asked)
+            held[asked] = step.holds()
             if not step.holds(WIDER_PCT):
                 break
+        good = max((asked for asked, holds in held.items() if holds), default=0)
+        bad = min((asked for asked in held if asked > good), default=0)
+        if plan.thorough and good and bad:
+            _look_between(partial(measure, kind), good, bad)
     if plan.capacity_requests:
         measure("capacity", CAPACITY_CONNECTIONS)
     return steps

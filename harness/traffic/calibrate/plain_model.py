@@ -1,6 +1,5 @@
 """A model that is only a tokenizer: what a schedule needs where no real model is asked."""
 
-import json
 from pathlib import Path
 from pydoc_data.topics import topics
 
