@@ -26,6 +26,7 @@ from harness.errors import ConfigError
 from harness.models import ModelSpec
 from harness.settings import Settings
 from harness.strategy import Strategy
+from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
 
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
@@ -85,6 +86,8 @@ class Scenario:
         Sets `settings.kv_budget_bytes` where that is null: working set of the baseline ÷ this.
     settings : Settings
         Engine settings, equal for all deployments.
+    client : ClientOptions
+        How the load client runs, equal for all deployments.
     check_only : list of str
         ``backend/strategy``: launched once for proof of effect and output check, without load.
     optional : list of str
@@ -100,6 +103,7 @@ class Scenario:
     budget_minutes: float | None = None
     working_set_over_pool: float | None = 1.5
     settings: Settings = field(default_factory=Settings)
+    client: ClientOptions = field(default_factory=ClientOptions)
     check_only: list[str] = field(default_factory=list)
     optional: list[str] = field(default_factory=list)
     margin: Margin = field(default_factory=Margin)

@@ -130,6 +130,7 @@ def _run_launch(
         strategy=config.strategy[deployment.strategy],
         settings=plan.settings[deployment.model],
         loads=plan.loads,
+        client=config.scenario.client,
         tasks=_tasks(plan, config, deployment.model),
         judge=judge_by({name: asdict(sla) for name, sla in config.sla.items()}),
         seed=seed,

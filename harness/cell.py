@@ -13,6 +13,7 @@ from harness.errors import KVMarkError, StorageError
 from harness.files import write_json
 from harness.model import Model
 from harness.server import Server
+from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
 from harness.traffic.replay import ReplayReport, replay
 from harness.traffic.schedule import ScheduleFacts, build_schedule
@@ -34,6 +35,8 @@ class Served:
         Seed of the probe that verifies a reset; equal for all launches of a run.
     state : callable
         A reading of the engine's own counters.
+    client : ClientOptions
+        How the load client runs.
     """
 
     server: Server
@@ -44,6 +47,7 @@ class Served:
     run_seed: int
     record_dir: Path
     state: Callable[[], EngineState]
+    client: ClientOptions
     watch: Watch
 
     def reset(self) -> ResetOutcome:
@@ -82,9 +86,14 @@ def measure_cell(served: Served, name: str, load: Load, *, seed: int, folder: Pa
             env={},
             on_progress=served.watch.requests,
             record_dir=served.record_dir,
+            options=served.client,
+            say=served.watch.say,
         )
         served.server.check()
-        if report.failed_requests >= report.window_requests > 0:
+        if lost := report.client.lost_workers:
+            words = "; ".join(f"{one['number']} on {one['host']}: {one['reason']}" for one in lost)
+            cell |= {"state": "failed", "reason": f"not comparable: load worker lost ({words})"}
+        elif report.failed_requests >= report.window_requests > 0:
             cell |= {
                 "state": "failed",
                 "reason": f"all {report.window_requests} requests failed: {report.commonest_error}",

@@ -27,6 +27,7 @@ from harness.server import Server, ServerSpec, free_port, serve
 from harness.settings import Settings
 from harness.strategy import Strategy
 from harness.telemetry import Recorder
+from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
 from harness.watch import Watch
 
@@ -63,6 +64,7 @@ class LaunchSpec:
     strategy: Strategy
     settings: Settings
     loads: Mapping[str, Load]
+    client: ClientOptions
     tasks: Mapping[str, Task]
     judge: Judge
     seed: int
@@ -189,6 +191,7 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
         run_seed=spec.run_seed,
         record_dir=spec.record_dir,
         state=state,
+        client=spec.client,
         watch=watch,
     )
     with Recorder(server.pids, state, spec.folder / "telemetry.parquet"):
