@@ -79,9 +79,9 @@ static bool next_value(const char **at, const char *end, const char **start, con
     *start = *at;
     *stop = comma ? comma : end;
     *at = *stop + 1;
-    while (*start < *stop && is_blank(**start))
+    while (*start < *stop && strchr(" \t\r\n", **start))
         (*start)++;
-    while (*start < *stop && is_blank((*stop)[-1]))
+    while (*start < *stop && strchr(" \t\r\n", (*stop)[-1]))
         (*stop)--;
     return true;
 }
@@ -89,6 +89,7 @@ static bool next_value(const char **at, const char *end, const char **start, con
 typedef struct {
     int status;
     bool keeps, chunked, sized;
+    bool missized;  /* of no interest where the body comes in chunks */
     uint64_t length;
 } Head;
 
@@ -109,7 +110,7 @@ static const char *read_value(Head *head, const char *name, const char *colon, c
             while (digit < stop && *digit >= '0' && *digit <= '9' && digit - start < 18)
                 value = 10 * value + (uint64_t)(*digit++ - '0');
             if (digit == start || digit < stop || (head->sized && value != head->length))
-                return "content-length: not one number";
+                head->missized = true;
             head->sized = true;
             head->length = value;
         } else if (equals(start, stop, "close")) {
@@ -119,18 +120,18 @@ static const char *read_value(Head *head, const char *name, const char *colon, c
     return NULL;
 }
 
-/* One field, from `start` to its line's end (a line feed); folded lines go on behind it. */
-static const char *read_field(Head *head, const char *start, const char *stop, bool folded)
+/* One field, folded lines included, from `start` to its line's end. */
+static const char *read_field(Head *head, const char *start, const char *stop)
 {
     const char *at = start;
-    while (!folded && at < stop && is_token(*at))
+    while (at < stop && is_token(*at))
         at++;
-    if (!folded && (at == start || at == stop || *at != ':'))
+    if (at == start || at == stop || *at != ':')
         return "headers: a line without a name and a colon";
     for (const char *c = at; c < stop; c++)
-        if (!is_text(*c))
+        if (!is_text(*c) && *c != '\n' && !(*c == '\r' && c[1] == '\n'))
             return "headers: a control character";
-    return folded ? NULL : read_value(head, start, at, stop);
+    return read_value(head, start, at, stop);
 }
 
 static const char *read_status(Head *head, const char *line, const char *stop)
@@ -153,15 +154,15 @@ static const char *read_status(Head *head, const char *line, const char *stop)
 static const char *read_head(Head *head, const char *at, const char *end)
 {
     const char *wrong = NULL;
-    bool first = true;
-    while (at < end && !wrong) {
+    for (int line = 0; at < end && !wrong; line++) {
         const char *feed = memchr(at, '\n', (size_t)(end - at));
+        while (line && feed + 1 < end && is_blank(feed[1]))  /* it goes on there */
+            feed = memchr(feed + 1, '\n', (size_t)(end - feed - 1));
         const char *stop = feed > at && feed[-1] == '\r' ? feed - 1 : feed;
-        if (first)
+        if (!line)
             wrong = read_status(head, at, stop);
         else if (stop > at)
-            wrong = read_field(head, at, stop, is_blank(*at));
-        first = false;
+            wrong = read_field(head, at, stop);
         at = feed + 1;
     }
     return wrong;
@@ -189,6 +190,8 @@ static const char *begin_body(Framing *f, const Head *head)
     f->left = 0;
     if (head->status == 101)
         return "status 101: the server changes to a protocol that was not asked for";
+    if (head->missized && !head->chunked)
+        return "content-length: not one number";
     if (head->status < 200) {
         f->place = HEAD;  /* the answer itself comes afterwards */
     } else if (head->status == 204 || head->status == 304) {
@@ -250,7 +253,7 @@ static bool read_trailer(Framing *f, char c)
         return fits;
     }
     if (starts)
-        f->in_line = is_blank(c) ? TEXT : NAME;
+        f->in_line = is_blank(c) && f->line ? TEXT : NAME;
     if (f->in_line == TEXT)
         return is_text(c);
     if (c == ':' && !starts)
