@@ -30,8 +30,9 @@ LAST_EVENT = re.compile(rb"[\r\n]data: ?\[DONE\]")
 """What ends an answer, even where the server then keeps the connection open. In a text, its line feed is escaped."""
 
 DONE = b"[DONE]"
-LAST_CHUNK = b"\r\n0\r\n\r\n"
-EMPTY_LINE = b"\r\n\r\n"
+LAST_CHUNK = b"\r\n0"
+"""How the last chunk starts, and hardly anything else."""
+END = b"\r\n0\r\n\r\n"
 
 MARK_BYTES = 16
 """No mark is longer."""
@@ -235,13 +236,14 @@ class Connection:
         self._note_size(size)
         raw = self._raw
         raw += data
-        if raw.endswith(EMPTY_LINE) or raw.find(DONE, -size - MARK_BYTES) >= 0 or size < SMALL:
+        at = -size - MARK_BYTES
+        if raw.find(LAST_CHUNK, at) >= 0 or raw.find(DONE, at) >= 0 or size < SMALL:
             self._look(size, now)
         if len(raw) > SPILL_BYTES:
             self._spill()
 
     def _in_body(self, data: bytes, now: int) -> None:
-        """Everything is looked through: a body that isn't chunked, or the first bytes after a spill."""
+        """Everything is looked through: a body that isn't chunked, trailers, the first bytes after a spill."""
         self._store(data, now)
         if not self._understood():
             return
@@ -250,7 +252,7 @@ class Connection:
             self._spill()
         elif self._exchange is not None and len(self._raw) > PIECEMEAL_BYTES:
             self._tail = b""
-            if self._ending.chunked:
+            if self._ending.chunked and not self._ending.in_trailers:
                 self._consume = self._in_chunks
 
     def _in_drain(self, data: bytes, now: int) -> None:
@@ -296,13 +298,16 @@ class Connection:
             done = LAST_EVENT.search(CHUNK_HEAD.sub(b"", seen) if ending.chunked else seen) is not None
             if done:
                 exchange.ended_ns = now
-        if raw.endswith(EMPTY_LINE):
-            if exchange.ended_ns and ending.chunked and raw.endswith(LAST_CHUNK):
+        if ending.chunked:
+            if exchange.ended_ns and raw.endswith(END):
                 # After the last event this can be nothing else: no need to walk through all the chunks.
                 self._finish(now)
                 return
-            if not self._understood():
-                return
+            if raw.find(LAST_CHUNK, -size - MARK_BYTES) >= 0:
+                if not self._understood():
+                    return
+                if ending.in_trailers:
+                    self._consume = self._in_body
         if ending.complete or (ending.until_close and exchange.ended_ns):
             self._finish(now)
         elif done:

@@ -108,6 +108,8 @@ class Ending:
         Bytes fed so far.
     starts, sizes : list of int
         Where each part of the body starts in the raw bytes, and how long it is, or will be.
+    in_trailers : bool
+        The last chunk was fed.
     """
 
     head: Head | None = None
@@ -115,11 +117,11 @@ class Ending:
     fed: int = 0
     starts: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    in_trailers: bool = False
     _at: int = 0
     """Raw position of what must be understood next; beyond `fed` within a body."""
     _held: bytearray = field(default_factory=bytearray)
     """Raw bytes from `_at` to `fed`."""
-    _trailers: bool = False
 
     @property
     def excess(self) -> bool:
@@ -155,7 +157,7 @@ class Ending:
         while not self.complete and self._at < self.fed:
             if self.head is None:
                 going_on = self._read_head(held, start)
-            elif self._trailers:
+            elif self.in_trailers:
                 going_on = self._read_trailers(held, start)
             elif self.head.chunked:
                 going_on = self._read_chunks(held, start)
@@ -202,7 +204,7 @@ class Ending:
                 break
             body, size = found.end(), int(found[1], 16)
             if size == 0:
-                self._at, self._trailers = start + body - 2, True
+                self._at, self.in_trailers = start + body - 2, True
                 return True
             add_start(start + body)
             add_size(size)

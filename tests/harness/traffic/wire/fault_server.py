@@ -248,6 +248,39 @@ def late_trailers(request: Request) -> Iterator[Step]:
 
 
 @behaviour
+def long_trailers(request: Request) -> Iterator[Step]:
+    """Packet by packet, without `[DONE]`."""
+    yield head()
+    yield from streamed(request, events(request, done=False))
+    yield b"0"
+    yield 0.002
+    yield b";last\r\n"
+    for i in range(5):
+        yield 0.002
+        yield f"X-Trailer-{i}: {'x' * 100}\r\n".encode()
+    yield 0.002
+    yield b"\r\n"
+
+
+@behaviour
+def more_after_the_end(request: Request) -> Iterator[Step]:
+    """Bytes that belong to nothing, in the packet of the end; no `[DONE]`."""
+    yield head()
+    yield from streamed(request, events(request, done=False))
+    yield 0.003
+    yield END + b"something else that is long enough for nobody to take it for a piece of the end: " + b"x" * 100
+
+
+@behaviour
+def more_after_the_last_event(request: Request) -> Iterator[Step]:
+    yield head()
+    *parts, last = events(request)
+    yield from streamed(request, parts)
+    yield 0.003
+    yield request.sent(chunk(last)) + END + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@behaviour
 def extensions(request: Request) -> Iterator[Step]:
     yield head()
     for part in events(request):
