@@ -25,7 +25,7 @@
 #define ID_MAX 255
 #define REQUEST_MAX (64u << 20) /* largest request that is read */
 #define TOKENS_MAX (1u << 22)   /* most tokens of one answer */
-#define SENDS_BETWEEN_POLLS 16 /* a new request waits for so many sends at most before its arrival is stamped */
+#define SENDS_BETWEEN_POLLS 16 /* a new request waits for so many sends at most before it is read */
 #define SPIN_NS 80000          /* the last stretch before a due send is spun: sleeping would wake late */
 #define LOOK_NS 50000000       /* how often the interpreter's signals are looked at, and an idle log is written out */
 #define LOG_BYTES (256u << 10)
@@ -57,7 +57,7 @@ typedef struct Connection {
     size_t out_at;
     int answering, in_heap, close_after, usage, shape, blocked;
     uint32_t asked, sent, prompt_tokens;
-    uint64_t arrived, first_due;
+    uint64_t stamp, arrived, first_due; /* stamp: when the kernel got the last bytes that were read; 0: not known */
     uint64_t *sends;
     uint32_t sends_capacity;
     char id[ID_MAX + 1];
@@ -82,7 +82,7 @@ typedef struct { /* lives in the log's first page, for whoever follows the run *
 
 typedef struct {
     int listener, epoll, log_fd;
-    uint64_t ttft, itl, origin, connections;
+    uint64_t ttft, itl, connections;
     int lockstep;
     Piece head, head_close, done, models, whole, refused;
     Shape shapes[SHAPES];
@@ -94,10 +94,25 @@ typedef struct {
     int failed; /* errno of what can't go on */
 } Server;
 
-static uint64_t now_ns(void) {
+static uint64_t clock_ns(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+
+/* When the kernel got what a message holds, on the monotonic clock: it stamps with the wall clock. 0: not said. */
+static uint64_t stamp_of(struct msghdr *message) {
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_TIMESTAMPNS) continue;
+        struct timespec t;
+        memcpy(&t, CMSG_DATA(part), sizeof t);
+        uint64_t stamp = (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+        uint64_t wall = clock_ns(CLOCK_REALTIME), now = now_ns();
+        return stamp <= wall && wall - stamp < 10000000000ull ? now - (wall - stamp) : 0;
+    }
+    return 0;
 }
 
 static int buffer_add(Buffer *buffer, const void *data, size_t size) {
@@ -336,7 +351,7 @@ static uint32_t prompt_tokens(const char *body, size_t size) {
 static uint64_t first_due(const Server *server, uint64_t arrived) {
     uint64_t due = arrived + server->ttft;
     if (!server->lockstep || !server->itl) return due;
-    uint64_t past = (due - server->origin) % server->itl;
+    uint64_t past = due % server->itl;
     return past ? due + server->itl - past : due;
 }
 
@@ -409,7 +424,8 @@ static void answer_next(Server *server, Connection *connection) {
             return;
         }
         if (in->size < head_size + body_size) return;
-        connection->arrived = now_ns();
+        connection->arrived = connection->stamp ? connection->stamp : now_ns();
+        connection->stamp = 0;
         size_t used = head_size + body_size;
         if (answer(server, connection, head_size, body_size)) return;
         memmove(in->data, in->data + used, in->size - used);
@@ -429,13 +445,18 @@ static void read_request(Server *server, Connection *connection) {
         in->data = grown;
         in->capacity = capacity;
     }
-    ssize_t count = recv(connection->fd, in->data + in->size, in->capacity - in->size, MSG_DONTWAIT);
+    char control[128];
+    struct iovec room = {in->data + in->size, in->capacity - in->size};
+    struct msghdr message = {
+        .msg_iov = &room, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t count = recvmsg(connection->fd, &message, MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count <= 0) {
         connection_close(server, connection);
         return;
     }
     in->size += (size_t)count;
+    connection->stamp = stamp_of(&message);
     answer_next(server, connection);
 }
 
@@ -617,7 +638,6 @@ static PyObject *serve(PyObject *module, PyObject *arguments) {
                !shape(answers, "completion", &server.shapes[COMPLETION]) &&
                !shape(answers, "completion_ids", &server.shapes[COMPLETION_IDS]) &&
                !shape(answers, "chat", &server.shapes[CHAT])) {
-        server.origin = now_ns();
         while (!server.failed && !PyErr_CheckSignals()) {
             Py_BEGIN_ALLOW_THREADS
             run(&server);

@@ -1,7 +1,8 @@
 """The paced server's loop in Python: epoll, one thread, answers made beforehand, every send at its absolute time.
 
 What `_paced.c` does faster where the package was built with a compiler; both write the same log and are met by the same
-tests. A request's arrival is stamped when its last byte was read, a token just before it is handed to the socket.
+tests. A token is stamped just before it is handed to the socket; a request's arrival is the kernel's stamp of its last
+bytes, so that the time which it waits for this server to read it counts as the server's.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import time
 from dataclasses import dataclass, field
 
@@ -20,7 +22,7 @@ from harness.traffic.calibrate.server_log import ABORTED, BLOCKED, FRAME, HEAD
 
 READ_BYTES = 262_144
 SENDS_BETWEEN_POLLS = 16
-"""A new request waits for so many sends at most before its arrival is stamped."""
+"""A new request waits for so many sends at most before it is read."""
 
 SPIN_S = 100e-6
 """The last stretch before a due send is spun: sleeping would wake late."""
@@ -28,6 +30,11 @@ SPIN_S = 100e-6
 IDLE_S = 0.05
 """How long it sleeps at most."""
 
+TIMESTAMPNS = 35
+"""`SO_TIMESTAMPNS` and `SCM_TIMESTAMPNS`: asks for the kernel's stamp of what is read, and names it."""
+
+CONTROL_BYTES = 64
+_TIMESPEC = struct.Struct("=qq")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
 _ID = re.compile(rb"\r\nx-request-id: *([^\r]*)", re.I)
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.I)
@@ -50,11 +57,22 @@ class _Connection:
     id: bytes = b""
     asked: int = 0
     prompt_tokens: int = 0
+    stamp_ns: int = 0
     usage: bool = False
     shape: Shape | None = None
     arrived_ns: int = 0
     first_due_ns: int = 0
     sends: list[int] = field(default_factory=list)
+
+
+def _stamp_ns(said: list[tuple[int, int, bytes]]) -> int:
+    """When the kernel got what was read, on the monotonic clock: it stamps with the wall clock. 0: not said."""
+    for level, kind, value in said:
+        if level == socket.SOL_SOCKET and kind == TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack(value)
+            waited = time.time_ns() - seconds * 1_000_000_000 - nanoseconds
+            return time.monotonic_ns() - waited if 0 <= waited < 10_000_000_000 else 0
+    return 0
 
 
 class _Loop:
@@ -64,7 +82,6 @@ class _Loop:
         self.listener = socket.socket(fileno=os.dup(listener))
         self.log, self.counts, self.answers = log, counts, answers
         self.ttft_ns, self.itl_ns, self.lockstep = ttft_ns, itl_ns, lockstep
-        self.origin_ns = time.monotonic_ns()
         self.epoll = select.epoll()
         self.epoll.register(self.listener, select.EPOLLIN)
         self.connections: dict[int, _Connection] = {}
@@ -114,15 +131,16 @@ class _Loop:
 
     def read(self, connection: _Connection) -> None:
         try:
-            data = connection.sock.recv(READ_BYTES)
+            data, said, _flags, _address = connection.sock.recvmsg(READ_BYTES, CONTROL_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
+            data, said = b"", []
         if not data:
             self.close(connection)
             return
         connection.received += data
+        connection.stamp_ns = _stamp_ns(said)
         self.answer_next(connection)
 
     def answer_next(self, connection: _Connection) -> None:
@@ -136,7 +154,8 @@ class _Loop:
             whole = end + (int(length[1]) if length else 0)
             if len(connection.received) < whole:
                 return
-            connection.arrived_ns = time.monotonic_ns()
+            connection.arrived_ns = connection.stamp_ns or time.monotonic_ns()
+            connection.stamp_ns = 0
             body = bytes(connection.received[end:whole])
             del connection.received[:whole]
             self.answer(connection, head, body)
@@ -188,7 +207,7 @@ class _Loop:
         due_ns = arrived_ns + self.ttft_ns
         if not self.lockstep or not self.itl_ns:
             return due_ns
-        return due_ns + (self.origin_ns - due_ns) % self.itl_ns
+        return due_ns + -due_ns % self.itl_ns
 
     def send_due(self) -> bool:
         """Send what is due, at most a few at a time; whether more is due already."""

@@ -24,6 +24,7 @@ from harness.errors import LaunchError
 from harness.guard import guarded
 from harness.traffic.calibrate import server_log
 from harness.traffic.calibrate.answers import answers
+from harness.traffic.calibrate.paced_loop import TIMESTAMPNS
 
 BACKLOG = 4096
 START_S = 20.0
@@ -125,6 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", options.port))
+    listener.setsockopt(socket.SOL_SOCKET, TIMESTAMPNS, 1)  # its connections inherit it
     listener.listen(BACKLOG)
     listener.setblocking(False)
     ttft_ns, itl_ns = round(options.ttft_ms * 1e6), round(options.itl_ms * 1e6)

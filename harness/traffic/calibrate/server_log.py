@@ -52,7 +52,7 @@ class ServerLog:
     flags : array
         Sum of `ABORTED` (the client hung up) and `BLOCKED` (the client didn't read fast enough for the socket).
     arrived_ns, first_due_ns, ended_ns : array
-        When the whole request was read, when its first token was to be sent, when its last one had been.
+        When the host had the whole request, when its first token was to be sent, when its last one had been.
     asked, sent : array
         Tokens.
     sent_ns : array
