@@ -23,9 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 CONSTRAINTS = ROOT / "constraints" / "harness.txt"
+COMPILED = f"*{sysconfig.get_config_var('EXT_SUFFIX')}"
+"""Name of what is built for this Python; it lies beside its C sources."""
+
 CLIENT = ROOT / "harness" / "traffic" / "wire"
-EXTENSION = CLIENT / f"_receiver{sysconfig.get_config_var('EXT_SUFFIX')}"
-"""The compiled client, once it is built; its C sources lie beside it. Other Pythons' have other names."""
 
 BUILD_TOOLS = ("pip", "setuptools", "wheel")
 """Installed first and pinned like the rest; packages that come as source are built with these, not with the newest."""
@@ -151,10 +152,11 @@ def ensure_venv(venv: Path, extras: list[str], lock: int) -> None:
     (venv / READY).unlink(missing_ok=True)
     _run("installing build tools", [*pip, *BUILD_TOOLS], log, lock)
     target = str(ROOT) + (f"[{','.join(extras)}]" if extras else "")
-    EXTENSION.unlink(missing_ok=True)  # from older sources perhaps; a compiler that is gone would leave it there
+    for built in (ROOT / "harness").rglob(COMPILED):
+        built.unlink()  # from older sources perhaps; a compiler that is gone would leave it there
     step = "installing KVMark's packages (pinned in constraints/harness.txt)"
     _run(step, [*pip, "--no-build-isolation", "-e", target], log, lock)
-    if not EXTENSION.exists():
+    if not list(CLIENT.glob(COMPILED)):
         _say("no C compiler: using the pure-Python client (make perf shows the difference)")
     _write(venv / READY, json.dumps({"recipe": recipe, "extras": extras}))
     _say(f"ready ({time.monotonic() - started:.0f} s)")
@@ -162,7 +164,7 @@ def ensure_venv(venv: Path, extras: list[str], lock: int) -> None:
 
 def recipe_hash() -> str:
     """Hash over what decides the environment's content: a change makes it anew."""
-    sources = [ROOT / "pyproject.toml", CONSTRAINTS, *sorted(CLIENT.glob("*.[ch]"))]
+    sources = [ROOT / "pyproject.toml", CONSTRAINTS, *sorted((ROOT / "harness").rglob("*.[ch]"))]
     parts = [*(source.read_text() for source in sources), str(ROOT), sys.version, sys.base_prefix]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

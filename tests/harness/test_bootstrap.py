@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,7 @@ def test_set_up_from_nothing_to_everything(project: Project) -> None:
     done = project.setup()
     assert done.returncode == 0, done.stderr
     assert "unfinished: making it anew" in done.stdout
+    assert "no C compiler: using the pure-Python client" in done.stdout, "nothing was built in this checkout"
     assert project.run(VERSION.format("needed")) == "1.0"
 
     marker = project.venv / "untouched"
@@ -93,6 +95,15 @@ def test_set_up_from_nothing_to_everything(project: Project) -> None:
     assert more.returncode == 0, more.stderr
     assert project.run(VERSION.format("tester")) == "1.0"
     assert marker.exists(), "an extra is added to the environment that is there"
+
+    built = project.root / "harness" / "traffic" / "wire" / f"_receiver{sysconfig.get_config_var('EXT_SUFFIX')}"
+    built.parent.mkdir(parents=True)
+    built.touch()
+    built.with_name("_receiver.c").touch()
+    again = project.setup()
+    assert again.returncode == 0, again.stderr
+    assert not marker.exists() and not built.exists(), "another C source is another client"
+    marker.touch()
 
     project.pin("needed==2.0")
     renewed = project.setup()

@@ -398,12 +398,12 @@ def test_the_package_is_built_with_and_without_a_compiler(compiler: str | None, 
     shutil.copy(root / "pyproject.toml", tmp_path)
     shutil.copy(root / "README.md", tmp_path)
     shutil.copy(root / "LICENSE", tmp_path)
-    package = tmp_path / SOURCES.relative_to(root)
-    package.mkdir(parents=True)
-    for source in SOURCES.glob("*.[ch]"):
-        shutil.copy(source, package)
+    for source in (root / "harness").rglob("*.[ch]"):
+        copy = tmp_path / source.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, copy)
     command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build_ext", "--inplace"]
     variables = {**os.environ} if compiler is None else {**os.environ, "CC": compiler}
     ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert len(list(package.glob("_receiver*.so"))) == (1 if compiler is None else 0)
+    assert len(list((tmp_path / "harness").rglob("_receiver*.so"))) == (1 if compiler is None else 0)
