@@ -13,6 +13,8 @@ from harness.traffic.schedule import OPEN_LOOP_REQUEST_S, window_statistics
 from harness.traffic.segments import Literal
 
 SEED = 0
+REQUESTS_MAX = 50_000
+"""Of a load that asks for more, so many are drawn here: enough for its means, and soon done."""
 CHARACTERS_PER_TOKEN = 4
 """Of English, for text of a file that isn't tokenised yet."""
 CORPUS_BYTES, REQUEST_BYTES, LITERAL_BYTES, EVENT_BYTES = 1_000_000, 1_000, 6, 800
@@ -49,7 +51,7 @@ class LoadSize:
     streams : dict
         By tenant.
     statistics : dict
-        Of the window as asked.
+        Of the window as asked (of a long one, of its first `REQUESTS_MAX` requests).
     """
 
     streams: dict[str, StreamSize]
@@ -149,7 +151,7 @@ _DRAWN: dict[tuple[str, int], LoadSize] = {}
 
 
 def _drawn(load: Load, context_tokens: int) -> LoadSize:
-    load, traffic = _traffic(load, context_tokens)
+    load, traffic = _traffic(load.with_requests(min(load.requests, REQUESTS_MAX)), context_tokens)
     streams = {}
     for stream in load.streams:
         own = [planned for planned in traffic.window if planned.tenant == stream.tenant]

@@ -52,7 +52,8 @@ class Timetable(Arrival):
         return iter(self.times_s)
 
     def seconds(self, sessions: int) -> float:
-        return self.times_s[min(sessions, len(self.times_s)) - 1]
+        known = len(self.times_s)
+        return self.times_s[sessions - 1] if sessions <= known else self.times_s[-1] * sessions / known
 
     def in_flight(self, sessions: int, session_s: float) -> float:
         peak = first = 0

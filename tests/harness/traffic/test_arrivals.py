@@ -284,4 +284,5 @@ def test_what_a_plan_asks(kind: str, values: dict[str, Any], sessions: int, seco
 def test_a_plan_knows_a_traces_peak() -> None:
     process = example("trace", scale=1.0).with_times([0.0, 100.0, 101.0, 102.0, 200.0])
     assert process.seconds(5) == 200.0
+    assert process.seconds(50) == 2000.0, "on and on at the same rate"
     assert process.in_flight(5, 10.0) == 3
