@@ -125,20 +125,24 @@ def _load(analysis: Analysis, load: str) -> dict[str, Any]:
     charts = [c for c in (_speed_chart(analysis, load, tail), *(_loss_chart(analysis, t) for t in tasks)) if c]
     return {
         "title": str(facts.get("title") or load),
-        "description": _describe(facts),
+        "description": _describe(facts, (analysis.plan.get("traffic") or {}).get(load) or {}),
         "columns": columns,
         "rows": [_main_row(analysis, d, load, tail, tasks) for d in analysis.deployments],
         "charts": charts,
     }
 
 
-def _describe(facts: Mapping[str, Any]) -> str:
+def _describe(facts: Mapping[str, Any], traffic: Mapping[str, Any]) -> str:
     arrival, work = facts.get("arrival") or {}, facts.get("workload") or {}
     how = f"{arrival['concurrency']} sessions at a time" if arrival.get("concurrency") else ""
     how = how or (f"{arrival.get('kind')} arrivals, {arrival['rate_rps']:g}/s" if arrival.get("rate_rps") else "")
     how = how or (f"tenants {', '.join(facts['tenants'])}" if facts.get("tenants") else "")
+    how = how or (f"{arrival['kind']} arrivals" if arrival.get("kind") else "")
     lengths = ""
-    if work.get("input_tokens_mean"):
+    if traffic:
+        mean_in, mean_out = traffic["prompt_tokens"]["mean"], traffic["output_tokens"]["mean"]
+        lengths = f"mean {mean_in:,.0f} tokens in, {mean_out:,.0f} out"
+    elif work.get("input_tokens_mean"):
         lengths = f"mean {work['input_tokens_mean']} tokens in, {work.get('output_tokens_mean')} out"
     requests = f"{facts['requests']} requests a launch" if facts.get("requests") else ""
     state = f"{facts['cache_state']} prefix cache" if facts.get("cache_state") else ""
