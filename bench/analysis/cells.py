@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.analysis import saturation
 from bench.analysis.client import Verdict, client_figures, judge_client, loop_lag_note
 from bench.analysis.distribution import Distribution, Floats, pooled, quantile, quantiles
 from bench.analysis.drift import drift
@@ -128,14 +129,14 @@ def _launch(launch: LaunchRecord, cell: CellRecord, planned: PlannedLoad) -> tup
     statistics = LaunchStatistics(
         launch.block,
         launch.replica,
-        _statistics(measured.window, measured.everything, measured, planned.slas),
+        _statistics(measured.window, measured.everything, measured, planned.slas) | saturation.statistics(cell.facts),
         cell.facts.get("schedule_sha256"),
         client,
         measured.series,
     )
     part = _part(measured.window, statistics)
     lag = loop_lag_note(client, measured.window.itl) if client is not None else None
-    notes = (*verdict.notes, *([lag] if lag else ()))
+    notes = (*verdict.notes, *([lag] if lag else ()), *saturation.notes(cell.facts))
     tenants = {name: _tenant(launch, measured, name, planned) for name in planned.tenants if name in measured.tenants}
     return _Launch(len(measured.window), measured.window.failures(), part, tenants, notes), state, reason
 

@@ -16,7 +16,7 @@ import numpy as np
 from bench.analysis.distribution import Distribution, Ints, quantile
 from bench.analysis.measure import CellMeasures
 from bench.analysis.metrics import Requests, request_rates
-from bench.analysis.planned import ALL, PlannedLoad
+from bench.analysis.planned import ALL, Group, PlannedLoad, groups_as_sent
 from bench.analysis.records import MISSING, Flags, Rows
 from bench.analysis.result import ClientFigures
 
@@ -58,7 +58,7 @@ def client_figures(facts: Mapping[str, Any], measured: CellMeasures, load: Plann
     everything, timeline = measured.everything, measured.timeline
     receiving = everything.first_event_ns != MISSING
     bin_s = timeline.width_ns / NS_PER_S
-    asked, attained = concurrency(measured, load)
+    asked, attained = concurrency(measured, groups_as_sent(facts, load))
     sent = measured.window.sent_ns != MISSING
     reused = measured.window.reused[sent & (measured.window.reused != MISSING)]
     return ClientFigures(
@@ -180,14 +180,14 @@ def loop_lag_note(figures: ClientFigures, itl: Distribution) -> str | None:
     return f"the client's loop was {lag:.0f} ms late (P99): single inter-token latencies may be off by that"
 
 
-def concurrency(measured: CellMeasures, load: PlannedLoad) -> tuple[float | None, float | None]:
+def concurrency(measured: CellMeasures, groups: Mapping[str, Group]) -> tuple[float | None, float | None]:
     """Sessions at a time that were asked of the closed loops, and that were in progress; None where it can't be told.
 
     In progress is a session whose request is under way, or whose user thinks. Taken from when as many sessions as asked
     had begun to when the last one did: before, users are still being started; after, sessions run out.
     """
     rows = measured.rows
-    closed = {name: group.concurrency for name, group in load.groups.items() if group.concurrency}
+    closed = {name: group.concurrency for name, group in groups.items() if group.concurrency}
     found = [
         _in_progress(rows, np.ones(len(rows), dtype=bool) if name == ALL else rows.tenant.where(name), asked)
         for name, asked in closed.items()

@@ -18,7 +18,9 @@ POWER = 0.8
 _STRATA = 400
 _LARGEST_LOG = 50.0
 
-HIGHER_IS_BETTER = frozenset({"output_tokens_per_s", "request_rate_attained_rps"})
+HIGHER_IS_BETTER = frozenset(
+    {"output_tokens_per_s", "request_rate_attained_rps", "saturation_rate_rps", "saturation_concurrency"}
+)
 """Metrics of which more is better; of all others (latencies) less is."""
 
 

@@ -19,11 +19,11 @@ from bench.analysis.compare import (
 )
 from bench.analysis.distribution import tail_percent
 from bench.analysis.metrics import is_latency
-from bench.analysis.planned import is_closed
+from bench.analysis.planned import is_closed, throughput_metric
 from bench.analysis.result import Comparison, DeploymentResult, NoiseFloor
 
-THROUGHPUT = "output_tokens_per_s"
 EXPLORATORY = (
+    "output_tokens_per_s",
     "ttft_p50_ms",
     "itl_p50_ms",
     "itl_p90_ms",
@@ -44,9 +44,12 @@ def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[Depl
     for load, facts in loads.items():
         closed = is_closed(facts)
         tail = f"ttft_p{_tail(deployments, load)}_ms"
-        for metric in (THROUGHPUT, tail, *(m for m in EXPLORATORY if m != tail)):
-            role = "primary" if metric in (THROUGHPUT, tail) else "exploratory"
-            margin = limits["throughput" if metric in (THROUGHPUT, "request_rate_attained_rps") else "latency"]
+        throughput = throughput_metric(facts)
+        # A search ends at the SLA's limits: its latencies are those of different rates, and say nothing beside each other.
+        primary = (throughput,) if facts.get("search") else (throughput, tail)
+        for metric in dict.fromkeys((throughput, tail, *EXPLORATORY)):
+            role = "primary" if metric in primary else "exploratory"
+            margin = limits["latency" if is_latency(metric) else "throughput"]
             view = _View(load, metric, role, margin, closed, len(loads), blocks)
             own: dict[str, Comparison] = {}
             for base in (d for d in deployments if d.engine_baseline):
@@ -119,7 +122,7 @@ def _against_common(
         obstacle = _obstacle(view, other, common)
         if obstacle is None and other.model != common.model:
             obstacle = "another model"
-        if obstacle is None and view.closed and view.metric != THROUGHPUT and is_latency(view.metric):
+        if obstacle is None and view.closed and is_latency(view.metric):
             obstacle = "closed loop: a faster server gets more load, so that latencies are not ranked across engines"
         values = _values([common, other], view)
         count = max(1, len(ranked)) * view.loads if view.role == "primary" else 1
@@ -256,7 +259,7 @@ def noise_floors(deployments: Sequence[DeploymentResult]) -> Iterable[NoiseFloor
     for d in deployments:
         for load in d.cells:
             tail = f"ttft_p{_tail([d], load)}_ms"
-            for metric in (THROUGHPUT, tail):
+            for metric in ("output_tokens_per_s", "saturation_rate_rps", "saturation_concurrency", tail):
                 view = _View(load, metric, "primary", 0.0, False, 1, 2)
                 values = _values([d], view)
                 found = spread_between_replicas(values) if len(values) else None

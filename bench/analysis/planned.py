@@ -63,11 +63,24 @@ def planned_load(plan: Mapping[str, Any], load: str) -> PlannedLoad:
     return PlannedLoad(groups, slas, own)
 
 
+def groups_as_sent(cell: Mapping[str, Any], planned: PlannedLoad) -> Mapping[str, Group]:
+    """The groups as `cell.json` has them: a search asks another concurrency of each of its probes."""
+    if planned.tenants or not cell.get("arrival"):
+        return planned.groups
+    return {ALL: _group(cell["arrival"], None)}
+
+
 def _own_sla(tenant: str, sla: Any, slas: Mapping[str, Limits]) -> tuple[str | None, Limits]:
     """A tenant's SLA: one of the scenario's by name, or limits that stand at the tenant and take its name."""
     if not sla:
         return None, {}
     return (sla, slas.get(sla, {})) if isinstance(sla, str) else (tenant, sla)
+
+
+def throughput_metric(load: Mapping[str, Any]) -> str:
+    """The statistic that says how much a server can take: where a load searches for that, what was found."""
+    search = load.get("search")
+    return f"saturation_{search['over']}" if search else "output_tokens_per_s"
 
 
 def is_closed(load: Mapping[str, Any]) -> bool:

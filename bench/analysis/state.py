@@ -66,6 +66,8 @@ def cell_state(
     if not requests.ok.any():
         kinds = ", ".join(f"{kind} ({count})" for kind, count in requests.failures().items())
         return "failed", f"every request failed: {kinds}"
+    if (facts.get("search") or {}).get("state") == "client-bound":
+        return "client-bound", "the search ended where the client could not ask for more"
     exit_code = (facts.get("client") or {}).get("exit_code")
     if exit_code not in (0, None):
         return "failed", f"the load client ended with exit code {exit_code}"

@@ -205,3 +205,10 @@ def test_a_lost_worker_makes_the_cell_incomparable() -> None:
     assert state == "failed"
     assert str(reason).endswith("the client lost worker 1 on node2: killed by signal 9")
     assert str(reason).startswith("not comparable")
+
+
+def test_a_probe_of_a_search_is_held_against_its_own_concurrency() -> None:
+    load = PlannedLoad({ALL: Group(False)}, {}, {})
+    measured = measure(Records.open(table(sessions())), load.groups)
+    facts = {"client": CALM, "arrival": {"kind": "closed", "concurrency": 4}}
+    assert client_figures(facts, measured, load).asked_concurrency == 4
