@@ -1,6 +1,7 @@
 """The transport in C: a thread without the GIL sends, stamps and stores; Python is woken once a request.
 
-The extension (`_receiver.c`) is built by `make setup` where there is a C compiler. It speaks TCP and Unix sockets.
+The extension (`_receiver.c`, `_loop.c`, `_framing.c`) is built by `make setup` where there is a C compiler. It speaks
+TCP and Unix sockets.
 """
 
 import importlib
@@ -10,6 +11,7 @@ import socket
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -66,8 +68,9 @@ class CompiledTransport:
         self._hub: Any = None
         self._watcher: Any = None
         self._under_way = 0
-        self._spills: dict[Any, Any] = {}
-        """By request: what takes parts away, or the exception that it ended with."""
+        self._spills: dict[Any, Callable[[Exchange], None]] = {}
+        self._failures: dict[Any, Exception] = {}
+        """By request: what takes parts of its answer away, and how that failed."""
         _open.add(self)
 
     @property
@@ -106,10 +109,12 @@ class CompiledTransport:
             self._under_way -= 1
             if not self._under_way and self._watcher is not None:
                 self._watcher.ref = False
-            failure = None if spill is None else self._spills.pop(request)
+            if spill is not None:
+                del self._spills[request]
+            failure = self._failures.pop(request, None)
         if exchange.error == "timeout":
             exchange.error_detail = f"no end after {message.timeout_s:g} s"
-        if isinstance(failure, BaseException):
+        if failure is not None:
             raise failure
 
     def abort(self) -> None:
@@ -170,22 +175,21 @@ class CompiledTransport:
         """In the hub: hand parts to who takes them, and wake those whose request has ended."""
         take = self._receiver.take
         while (request := take()) is not None:
-            if not request.ended:
-                self._spill(request)
+            if not request.ended and not self._spill(request):
                 continue
             try:
                 request.greenlet.switch()
             except BaseException:  # as gevent's own waiters do
                 self._hub.handle_error(request.greenlet.switch, *sys.exc_info())
 
-    def _spill(self, request: Any) -> None:
-        spill = self._spills.get(request)
-        if not callable(spill):
-            return
+    def _spill(self, request: Any) -> bool:
+        """Hand a part over; whether that ended the request, because it failed."""
         try:
-            spill(request.exchange)
-        except Exception as error:  # raised by `post`, once the request is over
-            self._spills[request] = error
+            self._spills[request](request.exchange)
+        except Exception as error:  # for the one who posted
+            self._failures[request] = error
+            self._receiver.cancel(request)
+        return bool(request.ended)
 
     def _forget(self) -> None:
         """In a child of fork: the thread and its connections are the parent's."""
@@ -194,7 +198,7 @@ class CompiledTransport:
             self._watcher.stop()
         self._receiver = self._watcher = self._hub = None
         self._under_way = 0
-        self._spills = {}
+        self._spills, self._failures = {}, {}
 
 
 def _addresses(endpoint: Endpoint) -> list[tuple[int, bytes, bytes]]:
