@@ -42,7 +42,8 @@ class Step:
     client_cpu_s : float or None
         CPU time of the client's processes.
     server_bound : bool
-        Whether the server itself could not keep the asked pace: its truth is right all the same.
+        Whether the server itself could not keep the asked pace: its truth is right all the same, but of a smaller load,
+        so that the step says nothing about the asked one.
     attempts : int
         How often it was measured; the run with the smallest error counts, since a disturbance only adds to it.
     """
@@ -109,8 +110,9 @@ def ceiling_of(steps: Sequence[Step], error_pct: float = ERROR_PCT) -> Ceiling:
 
 def _highest(steps: Sequence[Step], error_pct: float) -> tuple[Step | None, bool]:
     """The highest step that holds, and whether there was one above it that doesn't."""
-    best = max((step for step in steps if step.holds(error_pct)), key=lambda step: step.asked, default=None)
-    return best, any(best is None or step.asked > best.asked for step in steps)
+    kept = [step for step in steps if step.holds(error_pct) and not step.server_bound]
+    best = max(kept, key=lambda step: step.asked, default=None)
+    return best, any(not step.holds(error_pct) and (best is None or step.asked > best.asked) for step in steps)
 
 
 def load_ceiling(transport: str, processes: int = 1) -> dict[str, Any] | None:

@@ -106,8 +106,8 @@ def climb(bench: Bench, plan: Plan, say: Callable[[Step], None]) -> list[Step]:
         held: dict[int, bool] = {}
         for asked in loads:
             step = measure(kind, asked)
-            held[asked] = step.holds()
-            if not step.holds(WIDER_PCT):
+            held[asked] = step.holds() and not step.server_bound
+            if step.server_bound or not step.holds(WIDER_PCT):
                 break
         good = max((asked for asked, holds in held.items() if holds), default=0)
         bad = min((asked for asked in held if asked > good), default=0)
