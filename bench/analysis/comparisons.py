@@ -45,7 +45,7 @@ def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[Depl
         closed = is_closed(facts)
         tail = f"ttft_p{_tail(deployments, load)}_ms"
         throughput = throughput_metric(facts)
-        # A search ends at the SLA's limits: its latencies are those of different rates, and say nothing beside each other.
+        # A search ends at the SLA's limits: latencies at different rates say nothing beside each other.
         primary = (throughput,) if facts.get("search") else (throughput, tail)
         for metric in dict.fromkeys((throughput, tail, *EXPLORATORY)):
             role = "primary" if metric in primary else "exploratory"

@@ -8,6 +8,8 @@ NOT_MEASURED = "not measured"
 METRIC_NAMES = {
     "output_tokens_per_s": "output tok/s",
     "request_rate_attained_rps": "requests/s",
+    "saturation_rate_rps": "max requests/s",
+    "saturation_concurrency": "max concurrency",
     "ttft": "TTFT",
     "itl": "ITL",
     "tpot": "TPOT",

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from bench.analysis.distribution import P99_SAMPLES
 from bench.analysis.metrics import LATENCIES, limit_name, sla_limits
-from bench.analysis.planned import is_closed
+from bench.analysis.planned import is_closed, throughput_metric
 from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
 from bench.report import form, traffic
 from bench.report.charts import Axis, Point, scatter
@@ -120,7 +120,8 @@ def _load(analysis: Analysis, load: str) -> dict[str, Any]:
     facts = analysis.plan["loads"][load]
     tail = tail_percent(analysis, load)
     tasks = list(analysis.plan.get("accuracy") or {})
-    columns = ["engine, strategy", "KV bytes/token", "capacity", "most requests held", "output tok/s", f"TTFT P{tail}"]
+    columns = ["engine, strategy", "KV bytes/token", "capacity", "most requests held"]
+    columns += [form.metric_name(throughput_metric(analysis.plan["loads"][load])), f"TTFT P{tail}"]
     columns += [*map(form.accuracy_name, tasks), "verdict (against the same engine's 16-bit)"]
     charts = [c for c in (_speed_chart(analysis, load, tail), *(_loss_chart(analysis, t) for t in tasks)) if c]
     return {
@@ -154,7 +155,8 @@ def _main_row(analysis: Analysis, one: DeploymentResult, load: str, tail: int, t
     cell = one.cells.get(load)
     base = own_baseline(analysis, one)
     common = next((d for d in analysis.deployments if d.common_baseline), None)
-    throughput = cell.means.get("output_tokens_per_s") if cell else None
+    metric = throughput_metric(analysis.plan["loads"][load])
+    throughput = cell.means.get(metric) if cell else None
     quantile = next((q for q in cell.quantiles.get("ttft_ms", ()) if q.percent == tail), None) if cell else None
     held = one.memory.max_concurrency.get(load)
     cells = [
@@ -163,7 +165,7 @@ def _main_row(analysis: Analysis, one: DeploymentResult, load: str, tail: int, t
         _Cell(form.number(held, 2) if held is not None else _absent(one)),
         _Cell(
             form.number(throughput) if throughput is not None else _absent(one),
-            _effects(analysis, one, load, "output_tokens_per_s"),
+            _effects(analysis, one, load, metric),
         ),
         _Cell(
             form.milliseconds(quantile.value) if quantile else _absent(one),

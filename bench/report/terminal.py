@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.analysis.planned import throughput_metric
 from bench.analysis.result import Analysis, DeploymentResult, shortened
 from bench.report import form, traffic
 from bench.report.conclusion import conclusion
@@ -78,24 +79,31 @@ def _table(analysis: Analysis, load: str, *, wide: bool) -> Table:
     several_models = len({d.model for d in analysis.deployments}) > 1
     several_engines = len({(d.backend, d.model) for d in analysis.deployments}) > 1
     tail = tail_percent(analysis, load)
+    throughput = throughput_metric(analysis.plan["loads"][load])
     tasks = list(analysis.plan.get("accuracy") or {})
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     for name in ("engine", *(["model"] if several_models else []), "strategy"):
         table.add_column(name)
-    for name in ("KV bytes/token", "capacity", "output tok/s", f"TTFT P{tail}", *map(form.accuracy_name, tasks)):
+    for name in (
+        "KV bytes/token",
+        "capacity",
+        form.metric_name(throughput),
+        f"TTFT P{tail}",
+        *map(form.accuracy_name, tasks),
+    ):
         table.add_column(name, justify="left")
     if wide and several_engines:
-        table.add_column("tok/s vs common")
+        table.add_column(f"{form.metric_name(throughput).removeprefix('output ')} vs common")
     if wide:
         table.add_column("verdict (against own 16-bit)", ratio=1)
     for one in analysis.deployments:
         base = own_baseline(analysis, one)
         cells = [shortened(one.backend_title), *([one.model] if several_models else []), shortened(one.strategy_title)]
         cells += [_kv_bytes(one, base), _capacity(one, base)]
-        cells += [_throughput(analysis, one, load), _latency(analysis, one, load, tail)]
+        cells += [_throughput(analysis, one, load, throughput), _latency(analysis, one, load, tail)]
         cells += [_accuracy(analysis, one, task) for task in tasks]
         if wide and several_engines:
-            cells.append(_common(analysis, one, load))
+            cells.append(_common(analysis, one, load, throughput))
         if wide:
             cells.append(form.verdict_line(analysis, one, load))
         table.add_row(*map(Text, cells), style=None if one.state == "measured" else "dim")
@@ -139,10 +147,10 @@ def _is_reference(one: DeploymentResult) -> bool:
     return one.engine_baseline and one.state == "measured"
 
 
-def _throughput(analysis: Analysis, one: DeploymentResult, load: str) -> str:
+def _throughput(analysis: Analysis, one: DeploymentResult, load: str, metric: str) -> str:
     if _is_reference(one) and (cell := one.cells.get(load)) and cell.means:
-        return form.number(cell.means["output_tokens_per_s"])
-    return _relative(analysis, one, load, "output_tokens_per_s")
+        return form.number(cell.means.get(metric))
+    return _relative(analysis, one, load, metric)
 
 
 def _latency(analysis: Analysis, one: DeploymentResult, load: str, tail: int) -> str:
@@ -164,10 +172,10 @@ def _relative(analysis: Analysis, one: DeploymentResult, load: str, metric: str)
     return form.effect(found[0]) if found else "not measured"
 
 
-def _common(analysis: Analysis, one: DeploymentResult, load: str) -> str:
+def _common(analysis: Analysis, one: DeploymentResult, load: str, metric: str) -> str:
     if one.state != "measured" or one.common_baseline or one.check_only:
         return ""
-    found = [c for c in analysis.compared(one.id, "common") if (c.load, c.metric) == (load, "output_tokens_per_s")]
+    found = [c for c in analysis.compared(one.id, "common") if (c.load, c.metric) == (load, metric)]
     return form.effect(found[0]) if found else ""
 
 
