@@ -237,7 +237,7 @@ class Connection:
         raw = self._raw
         raw += data
         at = -size - MARK_BYTES
-        if raw.find(LAST_CHUNK, at) >= 0 or raw.find(DONE, at) >= 0 or size < SMALL:
+        if size < SMALL or raw.rfind(LAST_CHUNK, at) >= 0 or raw.find(DONE, at) >= 0:  # rfind: 0.2 µs, find 0.7
             self._look(size, now)
         if len(raw) > SPILL_BYTES:
             self._spill()
@@ -303,7 +303,7 @@ class Connection:
                 # After the last event this can be nothing else: no need to walk through all the chunks.
                 self._finish(now)
                 return
-            if raw.find(LAST_CHUNK, -size - MARK_BYTES) >= 0:
+            if raw.rfind(LAST_CHUNK, -size - MARK_BYTES) >= 0:
                 if not self._understood():
                     return
                 if ending.in_trailers:
