@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from harness.traffic.partition import split
+
+_NONE = np.empty(0, np.int64)
 
 Segment = tuple[int, int] | str
 """A piece of a prompt: (start, count) of the corpus, or token ids as `"12,99,3"`."""
@@ -131,17 +134,15 @@ class Playbook:
     def arrivals(self) -> Iterator[tuple[int, int]]:
         """(due_ns, offset) of the own sessions of all open loops, by due time."""
         groups = [group for group in self.groups.values() if not group.places]
-        due = array("q", (at for group in groups for at in group.due_ns))
-        offsets = array("q", (at for group in groups for at in group.offsets))
-        order = array("q", sorted(range(len(due)), key=due.__getitem__))
-        return ((due[index], offsets[index]) for index in order)
+        due = np.concatenate([_NONE, *(np.frombuffer(group.due_ns, np.int64) for group in groups)])
+        offsets = np.concatenate([_NONE, *(np.frombuffer(group.offsets, np.int64) for group in groups)])
+        order = np.argsort(due, kind="stable")
+        return zip(array("q", due[order].tobytes()), array("q", offsets[order].tobytes()), strict=True)
 
     def longest_gap_ns(self) -> int:
         """The longest time without an arrival in the open loops, before the first one as well."""
-        gap_ns = last_ns = 0
-        for due_ns, _ in self.arrivals():
-            gap_ns, last_ns = max(gap_ns, due_ns - last_ns), due_ns
-        return gap_ns
+        due = np.fromiter((due_ns for due_ns, _ in self.arrivals()), np.int64)
+        return int(np.diff(due, prepend=0).max()) if len(due) else 0
 
     def _index(self, start: int, facts: _Load, worker: int, workers: int) -> None:
         sessions = dict.fromkeys(facts.groups, 0)
