@@ -178,6 +178,8 @@ class Conductor:
                 self._send(STOP, seat, None)
                 if self._go is None:
                     seat.state = "stopped"
+        if self._exit_code == EXIT_STORAGE:
+            deadline = 0.0  # what they still have can't be kept
         while time.monotonic() < deadline and any(not seat.is_over for seat in self._seats.values()):
             gevent.sleep(0.05)
             self._find_lost()
@@ -394,7 +396,7 @@ class Member:
         self._prepared: Prepared | None = None
         self._outbox: Outbox | None = None
         self._is_failing = False
-        self._is_told_to_stop = False
+        self._given_up = float("inf")
         self.finished = Event()
         for kind in (ORDERS, PIECE, GO, KEPT):
             self._runner.register_message(kind, self._keep_reply)
@@ -406,7 +408,7 @@ class Member:
 
     def stop(self) -> None:
         """End early: what is under way is recorded as aborted, and the record delivered."""
-        self._is_told_to_stop = True
+        self._given_up = min(self._given_up, time.monotonic() + STOP_S / 2)
         if self._prepared is not None and not self.finished.is_set():
             self._prepared.player.stop()
             self.finished.wait(STOP_S)
@@ -440,7 +442,7 @@ class Member:
             self._outbox = Outbox(own, orders.worker)
         self._prepared = prepared
         go = self._ask(READY, {}, GO, patience_s=float("inf"), again_s=10.0)
-        if self._is_told_to_stop:
+        if self._given_up < float("inf"):
             prepared.player.stop()
         playing = gevent.spawn(prepared.player.play, self._origin_ns(go))
         beat = 0
@@ -519,9 +521,9 @@ class Member:
     ) -> dict[str, Any]:
         """Send a message until its answer comes: of a kind, and with the values of `reply_to`."""
         given_up = time.monotonic() + patience_s
-        while time.monotonic() < given_up:
+        while time.monotonic() < min(given_up, self._given_up):
             self._send(kind, data if isinstance(data, dict) else data())
-            again = time.monotonic() + again_s
+            again = min(time.monotonic() + again_s, self._given_up)
             while (left := again - time.monotonic()) > 0:
                 try:
                     reply: dict[str, Any]
@@ -534,11 +536,15 @@ class Member:
 
 
 def end_locust(environment: Environment) -> None:
-    """End Locust's process in good order, its web page as well."""
+    """End Locust's process in good order; where somebody started it on the web page, only the run, so that it stays."""
+    options = environment.parsed_options
 
     def end() -> None:
-        if environment.runner is not None:
-            environment.runner.quit()
+        assert environment.runner is not None
+        if environment.web_ui is not None and not (options and options.autostart):
+            environment.runner.stop()
+            return
+        environment.runner.quit()
         if environment.web_ui is not None:
             environment.web_ui.stop()  # type: ignore[no-untyped-call]
 

@@ -65,11 +65,7 @@ class Solo:
         self._prepared.tally.enter()
         self.finished.set()
         self._environment.process_exit_code = 0 if player.is_complete else EXIT_FAULT
-        if stays_open(self._environment):
-            assert self._environment.runner is not None
-            self._environment.runner.stop()
-        else:
-            end_locust(self._environment)
+        end_locust(self._environment)
 
     def _tell(self) -> None:
         while not self.finished.is_set():
@@ -93,12 +89,6 @@ class Client(User):
 
 STAGES: dict[Environment, Solo | Member] = {}
 """Who plays in Locust's environment (one, but that Locust calls us without it)."""
-
-
-def stays_open(environment: Environment) -> bool:
-    """Whether somebody looks at the web page, and ends Locust there."""
-    options = environment.parsed_options
-    return environment.web_ui is not None and not (options and options.autostart)
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
@@ -128,6 +118,7 @@ def on_init(environment: Environment, **_: Any) -> None:
         if not (options.schedule and options.record and environment.host):
             _die(EXIT_FAULT, "--schedule, --record and --host are needed")
         orders = Orders.of(options, str(environment.host))
+        os.makedirs(orders.folder, exist_ok=True)
         if isinstance(environment.runner, MasterRunner):
             workers, wait_s = options.expect_workers, options.expect_workers_max_wait or float("inf")
             Conductor(environment, orders, workers, wait_s, is_forked=bool(options.processes))

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import socket
 import sys
 import time
@@ -11,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.engine_log import log_tail
 from harness.errors import LaunchError, StorageError
 from harness.files import read_json, storage_error
 from harness.guard import Guarded, guarded
@@ -33,6 +33,13 @@ WORKERS_FILE = "workers.json"
 POLL_S = 0.2
 STALL_MARGIN_S = 60.0
 """A client whose record doesn't grow for so long beyond the longest wait that the load allows is taken for stuck."""
+
+LOCUST_TABLE = re.compile(
+    r"Type  |POST  |--------|\s+Aggregated|Response time percentiles|Error report|# occurrences|\d+ +POST "
+)
+
+JOIN_S = 5.0
+"""How long workers of other machines may take to join a cell by themselves before a person is told how it is done."""
 
 WORKERS_READY_S = 120.0
 """How long client processes on this machine may take to get ready."""
@@ -172,8 +179,6 @@ def replay(
     log_path, parquet = out_dir / "client.log", out_dir / "requests.parquet"
     _clear(out_dir)
     argv = _argv(options, schedule_path.resolve(), base_url, out_dir.resolve())
-    if options.workers and say is not None:
-        say(how_to_join(options))
     try:
         with guarded(
             argv,
@@ -183,7 +188,7 @@ def replay(
             cores=options.cores,
             record_dir=record_dir,
         ) as client:
-            stuck_s = _follow(client, load, playbook, options, out_dir, on_progress)
+            stuck_s = _follow(client, load, playbook, options, out_dir, on_progress, say)
     except BaseException:
         # Whatever stopped us has stopped the client as well; its record is kept readable.
         with contextlib.suppress(Exception):
@@ -192,13 +197,13 @@ def replay(
     found = convert(out_dir, schedule_path, parquet, time.monotonic_ns())
     code = client.poll()
     if code == EXIT_STORAGE:
-        reason = log_tail(log_path, 1) or "the disk is full, for its log as well"
+        reason = _last_words(log_path, 1) or "the disk is full, for its log as well"
         raise StorageError(f"the load client can't write to {out_dir}: {reason}. What was measured before is intact.")
     if stuck_s is not None:
         raise LaunchError(f"the load client got stuck: no request ended for {stuck_s:.0f} s")
     lost = _lost_workers(out_dir)
     if not lost and (code != 0 or not all(worker.client.get("complete") for worker in found.workers)):
-        raise LaunchError(f"the load client died: {client.exit_reason()}\n{log_tail(log_path)}".rstrip())
+        raise LaunchError(f"the load client died: {client.exit_reason()}\n{_last_words(log_path)}".rstrip())
     return _report(found, attained(parquet, playbook), options, lost, code)
 
 
@@ -278,6 +283,7 @@ def _follow(
     options: ClientOptions,
     folder: Path,
     on_progress: Callable[[int, int], None],
+    say: Callable[[str], None] | None,
 ) -> float | None:
     """Watch the client to its end; the seconds without a sign of life when it had to be stopped."""
     total = playbook.all_requests
@@ -294,6 +300,9 @@ def _follow(
         if new != counts:
             last_sign = time.monotonic()
         counts = new
+        if say is not None and options.workers and not counts and time.monotonic() - last_sign > JOIN_S:
+            say(how_to_join(options))
+            say = None
         if (new_done := sum(count for count, _ in counts.values())) != done:
             done = new_done
             on_progress(done, total)
@@ -303,6 +312,12 @@ def _follow(
         if quiet_s > longest_wait_s + (0.0 if done else start_s):
             client.stop()
             return quiet_s
+
+
+def _last_words(log_path: Path, lines: int = 15) -> str:
+    """The end of the client's log without the tables that Locust prints at its end."""
+    text = log_path.read_text(errors="replace") if log_path.exists() else ""
+    return "\n".join([line for line in text.splitlines() if line.strip() and not LOCUST_TABLE.match(line)][-lines:])
 
 
 def _lost_workers(folder: Path) -> tuple[dict[str, Any], ...]:

@@ -39,6 +39,7 @@ class Handler(BaseHTTPRequestHandler):
             behaviour = behaviours[next(REQUESTS) % len(behaviours)]
         answer = getattr(self, f"answer_{behaviour.replace('-', '_')}")
         self.entry = {"arrived_ns": arrived_ns, "behaviour": behaviour, "body": body, "sent_ns": [], "text": ""}
+        self.entry["authorization"] = self.headers["Authorization"]
         self.entry["accept_encoding"] = self.headers["Accept-Encoding"]
         self.entry["request_id"] = self.headers["X-Request-Id"].partition(".")[0]
         try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.errors import LaunchError
+from harness.errors import LaunchError, StorageError
 from harness.model import Model
 from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
@@ -120,18 +121,22 @@ def test_master_and_workers_without_a_common_folder_lose_nothing(
 ) -> None:
     said: list[str] = []
     scratch = tmp_path / "scratch"
-    with joined(port, 2, scratch):
-        report = cell.replay(
-            SESSIONS, paced_server.url("text-only"), ClientOptions(workers=2, bind_port=port), said.append
-        )
+    with ExitStack() as stack:
+
+        def join(text: str) -> None:
+            said.append(text)
+            stack.enter_context(joined(port, 2, scratch))
+
+        options = ClientOptions(workers=2, bind_port=port)
+        report = cell.replay(SESSIONS, paced_server.url("text-only"), options, join)
         rows = assert_joined_with_the_servers_log(cell, paced_server, 44)
         assert {row["worker"] for row in rows} == {0, 1}
-        assert f":{port} --processes" in said[0] and "harness.traffic.worker" in said[0]
-        (workers,) = [json.loads((cell.folder / "workers.json").read_text())]
+        assert len(said) == 1 and f":{port} --processes" in said[0] and "harness.traffic.worker" in said[0]
+        workers = json.loads((cell.folder / "workers.json").read_text())
         assert [(one["state"], one["is_local"]) for one in workers["workers"]] == [("done", False)] * 2
         assert report.client.workers == 2
         # The same workers take part in the next cell.
-        cell.replay(SESSIONS, paced_server.url("text-only"), ClientOptions(workers=2, bind_port=port))
+        cell.replay(SESSIONS, paced_server.url("text-only"), options)
         assert len(cell.rows()) == 44
         assert not any(scratch.iterdir()), "the master has it all"
 
@@ -229,6 +234,21 @@ def test_stopping_the_harness_stops_all(cell: Cell, paced_server: PacedServer) -
         cell.replay(SLOW, paced_server.url("slow"), ClientOptions(processes=2))
     assert not cell.processes()
     assert any(row["error"] is None for row in cell.rows())
+
+
+def test_a_full_disk_of_the_measuring_machine_ends_a_run_of_workers(
+    cell: Cell, paced_server: PacedServer, port: int, tmp_path: Path
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    load = replace(ARRIVALS, arrival={"kind": "constant", "rate_rps": 20.0}, requests=100)
+    path = cell.schedule(load)
+    with joined(port, 2, tmp_path / "scratch"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        try:
+            with pytest.raises(StorageError, match=r"stream-\d.bin.*File too large"):
+                cell.replay_schedule(path, load, paced_server.url(), ClientOptions(workers=2, bind_port=port))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_workers_that_do_not_come_are_an_error_with_how_many_did(cell: Cell, port: int) -> None:

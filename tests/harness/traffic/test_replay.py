@@ -305,15 +305,18 @@ def test_stopping_the_harness_stops_the_client_and_keeps_the_record(cell: Cell, 
     assert not cell.processes()
 
 
-def test_a_record_that_outgrows_its_room_raises_storage_error(cell: Cell, paced_server: PacedServer) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_record_that_outgrows_its_room_raises_storage_error(
+    processes: int, cell: Cell, paced_server: PacedServer
+) -> None:
     """The file size limit stands for a full disk: the client's writes fail in the middle of the run."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    load = replace(ONE_SHOT, requests=100, arrival=closed(8))
+    load = replace(ONE_SHOT, requests=200, arrival=closed(8))
     path = cell.schedule(load)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
     try:
         with pytest.raises(StorageError, match=r"the load client can't write to .*File too large.* is intact"):
-            cell.replay_schedule(path, load, paced_server.url("split"))
+            cell.replay_schedule(path, load, paced_server.url("split"), ClientOptions(processes=processes))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not cell.processes()
@@ -323,6 +326,14 @@ def test_a_record_that_can_not_be_begun_raises_storage_error(cell: Cell, paced_s
     (cell.folder / "stream-0.bin").mkdir(parents=True)
     with pytest.raises(StorageError, match=str(cell.folder)):
         cell.replay(ONE_SHOT, paced_server.url())
+
+
+def test_a_key_goes_to_the_server_and_into_no_record(cell: Cell, paced_server: PacedServer) -> None:
+    cell.env = {"KVMARK_API_KEY": "sk-very-secret"}
+    cell.replay(ONE_SHOT, paced_server.url())
+    assert {entry["authorization"] for entry in paced_server.log(4)} == {"Bearer sk-very-secret"}
+    for path in cell.folder.iterdir():
+        assert b"very-secret" not in path.read_bytes()
 
 
 def test_a_fault_of_the_client_itself_is_no_measurement(cell: Cell) -> None:
