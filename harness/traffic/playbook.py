@@ -6,7 +6,7 @@ Only positions and due times of the own sessions are held; the file is mapped, s
 import mmap
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,8 +91,8 @@ class Group:
     """
 
     places: int
-    offsets: "array[int]" = field(default_factory=lambda: array("q"))
-    due_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    offsets: "array[int]"
+    due_ns: "array[int]"
 
 
 class Playbook:
@@ -144,27 +144,36 @@ class Playbook:
         due = np.fromiter((due_ns for due_ns, _ in self.arrivals()), np.int64)
         return int(np.diff(due, prepend=0).max()) if len(due) else 0
 
-    def _index(self, start: int, facts: _Load, worker: int, workers: int) -> None:
-        sessions = dict.fromkeys(facts.groups, 0)
-        for _, place in self._places(start):
-            sessions[place.tenant] += 1
-        own = split({name: group.concurrency for name, group in facts.groups.items()}, sessions, workers)[worker]
-        self.groups = {name: Group(part.places) for name, part in own.items()}
-        seen = dict.fromkeys(facts.groups, 0)
-        for offset, place in self._places(start):
-            index = seen[place.tenant]
-            seen[place.tenant] += 1
-            if place.tenant in own and own[place.tenant].has(index):
-                group = self.groups[place.tenant]
-                group.offsets.append(offset)
-                group.due_ns.append(place.due_ns or 0)
-                self.requests += len(place.turns)
-                self.has_later_turns |= len(place.turns) > 1
-                self.longest_think_ns = max(self.longest_think_ns, *(turn.think_ns for turn in place.turns))
-
-    def _places(self, at: int) -> Iterator[tuple[int, _Place]]:
+    def _index(self, at: int, facts: _Load, worker: int, workers: int) -> None:
+        found = {name: _Found() for name in facts.groups}
         decode = msgspec.json.Decoder(_Place).decode
-        self._file.seek(at)
         while line := self._file.readline():
-            yield at, decode(line)
+            place = decode(line)
+            found[place.tenant].add(at, place)
             at += len(line)
+        concurrency = {name: group.concurrency for name, group in facts.groups.items()}
+        counts = {name: len(one.offsets) for name, one in found.items()}
+        for name, part in split(concurrency, counts, workers)[worker].items():
+            one = found[name]
+            own = np.isin(np.arange(counts[name]) % part.dealt, sorted(part.own))
+            offsets, due_ns, turns, think_ns = (np.frombuffer(values, np.int64)[own] for values in one.columns())
+            self.groups[name] = Group(part.places, array("q", offsets.tobytes()), array("q", due_ns.tobytes()))
+            self.requests += int(turns.sum())
+            self.has_later_turns |= bool(turns.max() > 1)
+            self.longest_think_ns = max(self.longest_think_ns, int(think_ns.max()))
+
+
+class _Found:
+    """What the index holds of a group's sessions, until its own ones are known."""
+
+    def __init__(self) -> None:
+        self.offsets, self.due_ns, self.turns, self.think_ns = (array("q") for _ in range(4))
+
+    def add(self, offset: int, place: _Place) -> None:
+        self.offsets.append(offset)
+        self.due_ns.append(place.due_ns or 0)
+        self.turns.append(len(place.turns))
+        self.think_ns.append(max(turn.think_ns for turn in place.turns))
+
+    def columns(self) -> "tuple[array[int], ...]":
+        return self.offsets, self.due_ns, self.turns, self.think_ns

@@ -82,7 +82,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 240) -> Any:
 
 
 def load_is_running(results: Path) -> bool:
-    return any(results.glob("*/*/blocks/0/*/cells/*/stream.jsonl"))
+    return any(results.glob("*/*/blocks/0/*/cells/*/stream-*.bin"))
 
 
 def all_gone(results: Path) -> bool:
