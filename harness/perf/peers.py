@@ -236,8 +236,17 @@ def _inference_perf(ask: Ask, place: Place) -> list[str]:
     return ["inference-perf", "-c", str(path)]
 
 
+def _inference_perf_means(folder: Path) -> Means:
+    latency = _json(folder / "inference-perf" / "summary_lifecycle_metrics.json")["successes"]["latency"]
+    return Means(latency["time_to_first_token"]["mean"] * 1e3, latency["inter_token_latency"]["mean"] * 1e3)
+
+
 INFERENCE_PERF = Peer(
-    "inference-perf", "0.7.0", _own_environment("inference-perf", "0.7.0", ((3, 12), (3, 13))), _inference_perf
+    "inference-perf",
+    "0.7.0",
+    _own_environment("inference-perf", "0.7.0", ((3, 12), (3, 13))),
+    _inference_perf,
+    _inference_perf_means,
 )
 
 

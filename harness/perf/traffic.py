@@ -97,15 +97,18 @@ def lockstep_streams(rig: Rig) -> Iterator[Figure]:
         ran = rig.own(transport, ask(streams), LOCKSTEP)
         return Step("streams", streams, exactness(ran.folder / "requests.parquet", ran.log)).error_pct()
 
-    def peer_error_pct(streams: int) -> float:
-        return _error_of_statement_pct(VLLM_BENCH, rig.peer(VLLM_BENCH, ask(streams), LOCKSTEP))
+    def peer_error_pct(peer: Peer, streams: int) -> float:
+        return _error_of_statement_pct(peer, rig.peer(peer, ask(streams), LOCKSTEP))
 
     yield from _beside(
         rig,
         f"streams in lock-step within {WIDER_PCT:g} %",
         "streams",
         lambda transport: _highest(rig.sizes.lockstep, partial(own_error_pct, transport)),
-        {VLLM_BENCH: lambda: _highest(rig.sizes.peer_lockstep, peer_error_pct)},
+        {
+            peer: partial(_highest, rig.sizes.peer_lockstep, partial(peer_error_pct, peer))
+            for peer in (VLLM_BENCH, INFERENCE_PERF)
+        },
         lambda _: Bar(at_least=min(LOCKSTEP_STREAMS, rig.sizes.lockstep[-1])),
     )
 
