@@ -176,7 +176,6 @@ def test_a_killed_process_is_named_and_its_requests_are_lost(cell: Cell, paced_s
 def test_a_killed_worker_of_another_machine_leaves_what_it_had_shipped(
     cell: Cell, paced_server: PacedServer, port: int, tmp_path: Path
 ) -> None:
-    # One that looks as if it came from elsewhere: only its silence tells.
     thread = cell.once_under_way(lambda: os.kill(cell.workers()[1], signal.SIGKILL), requests=8, wait_s=1.2)
     with joined(port, 2, tmp_path / "scratch"):
         report = cell.replay(SLOW, paced_server.url("slow"), ClientOptions(workers=2, bind_port=port))
