@@ -30,6 +30,7 @@ class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
 
@@ -122,9 +123,9 @@ def _collect(events: list[_Event], ends: list[int], done: bool) -> Answer:
 
 def _text(text: str | None, delta: _Delta) -> str:
     reasoning = delta.reasoning_content or delta.reasoning
-    if not (text or reasoning or delta.tool_calls or delta.function_call):
+    if not (text or reasoning or delta.refusal or delta.tool_calls or delta.function_call):
         return delta.content or ""
-    pieces = [text, reasoning, delta.content]
+    pieces = [text, reasoning, delta.content, delta.refusal]
     for function in (*(call.function for call in delta.tool_calls or ()), delta.function_call):
         if function:
             pieces += [function.name, function.arguments]

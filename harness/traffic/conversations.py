@@ -4,6 +4,7 @@
 """
 
 import gzip
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -102,10 +103,26 @@ def _decoded(decoder: "msgspec.json.Decoder[T]", data: bytes, file: Path, line: 
         name = ".".join(filter(None, (field, missing[1] if missing else ""))) or "the entry"
         raise ConfigError(f"{file}, {line or f'entry {entry}'}, {name}: {what}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (whole := _with_whole_characters(data)) is not None:
+            return _decoded(decoder, whole, file, line)
         byte = found[1] if (found := re.search(r"\(byte (\d+)\)", str(error))) else None
         if not line:
             line = f"line {data[: int(byte)].count(10) + 1}" if byte else f"line {data.count(10) + 1}"
         raise ConfigError(f"{file}, {line}: is not JSON: {error}") from error
+
+
+def _with_whole_characters(data: bytes) -> bytes | None:
+    """The same JSON with ? for each half of a surrogate pair, where there is one and that was all that is wrong.
+
+    Texts that were cut at a length have them (an emoji's half as `\\ud83d`); Python's JSON takes that, msgspec doesn't.
+    """
+    if not re.search(rb"\\u[dD][89a-fA-F]", data):
+        return None
+    try:
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    return text.encode(errors="replace") if any("\ud800" <= c <= "\udfff" for c in text) else None
 
 
 def _exchanges(messages: Sequence[_Message], where: str) -> tuple[Exchange, ...]:

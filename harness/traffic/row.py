@@ -1,5 +1,6 @@
 """One row of the records: the plan of a request and what came back, read and judged."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ BUFFERED_TOKENS_PER_S = 50_000
 """Output that arrives faster than this in one stream was held back on its way: no engine decodes one so fast."""
 
 MAX_US = 2**32 - 1
+
+_FIELD = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?(?:data|event|id|retry|error|:)")
+"""What a line of an event stream begins with."""
 
 
 def row_of(planned: Planned, worker: int | None, scheduled_ns: int | None, exchange: Exchange) -> dict[str, Any]:
@@ -111,6 +115,8 @@ def _error(
         return "not_a_stream", f"content-type {message.headers.get('content-type')}: {_start_of(message.body)}"
     if answer.error:
         return answer.error, answer.error_detail
+    if not is_whole and message.body.strip() and not _FIELD.search(message.body):
+        return "not_a_stream", f"no event in the body: {_start_of(message.body)}"
     if not is_whole:
         ends = {"finish reason": answer.finish_reason is not None, "[DONE]": answer.done}
         missing = " and ".join(name for name, came in ends.items() if not came)

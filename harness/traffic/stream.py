@@ -15,6 +15,9 @@ from typing import Any
 
 DONE = b"[DONE]"
 
+PINGS = {"ping", "keepalive", "keep-alive", "heartbeat"}
+"""Names of events that keep a connection open, whatever they hold: sse-starlette's held a date."""
+
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -221,7 +224,7 @@ def read_answer(events: Iterable[ServerEvent]) -> Answer:
         if data == DONE:
             done = True
             break
-        if not data:  # says nothing: kept alive
+        if not data or event.name in PINGS:  # says nothing: kept alive
             continue
         try:
             payload = _payload(data, event.name)
@@ -236,7 +239,7 @@ def read_answer(events: Iterable[ServerEvent]) -> Answer:
             cached = _or(_count(details.get("cached_tokens")), cached)
             for item in _list(payload.get("choices")):
                 choice = _dict(item)
-                if choice.get("index", 0) != 0:
+                if (choice.get("index") or 0) != 0:
                     continue
                 finish_reason = _string(choice.get("finish_reason")) or finish_reason
                 text, ids = _text(choice), [int(token) for token in _list(choice.get("token_ids"))]
@@ -279,13 +282,27 @@ def _or(value: int | None, other: int | None) -> int | None:
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """All text of a choice: completion text, or a chat delta's reasoning, content and tool calls."""
+    """All text of a choice: completion text, or a chat delta's reasoning, content, refusal and tool calls."""
     delta = _dict(choice.get("delta"))
-    pieces = [choice.get("text"), delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")]
+    pieces = [choice.get("text"), delta.get("reasoning_content") or delta.get("reasoning")]
+    pieces += [delta.get("content"), delta.get("refusal")]
     for call in [*_list(delta.get("tool_calls")), {"function": delta.get("function_call")}]:
         function = _dict(_dict(call).get("function"))
         pieces += [function.get("name"), function.get("arguments")]
-    return _clean("".join(piece for piece in pieces if isinstance(piece, str)))
+    return _clean("".join(map(_said, pieces)))
+
+
+def _said(piece: Any) -> str:
+    """Text as a string, or in the other shapes that it comes in: parts of a content, arguments as an object."""
+    if isinstance(piece, str):
+        return piece
+    if isinstance(piece, list):
+        return "".join(_said(_dict(part).get("text")) for part in piece)
+    if isinstance(piece, dict):
+        return json.dumps(piece, ensure_ascii=False) if piece else ""
+    if piece is not None:
+        raise TypeError(f"expected text, got {type(piece).__name__}")
+    return ""
 
 
 def _message(payload: dict[str, Any]) -> str:
@@ -305,6 +322,8 @@ def _int(digits: str) -> int | float:
 
 
 def _count(value: object) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 

@@ -130,7 +130,7 @@ def trace(what: TraceFile, wanted: Wanted) -> Drawn:
         raise ConfigError(
             f"path: {what.path} holds {len(taken)} requests that fit the settings (fit={what.fit}, "
             f"from_s={what.from_s}, to_s={what.to_s}, skip_rows={what.skip_rows}, rows_max={what.rows_max}); "
-            f"{wanted.requests} are asked for"
+            f"{wanted.requests} are asked for (the {wanted.phase})"
         )
     longest = max(sizes.total for _, sizes in taken)
     factor = min(1.0, wanted.context_tokens / longest) if what.fit == "scale" else 1.0

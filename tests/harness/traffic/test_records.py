@@ -169,6 +169,8 @@ def test_an_event_is_stamped_by_the_read_that_completed_it_however_the_bytes_wer
         (answered(word(), word(finish="length"), usage(2)), "truncated_stream", "without [DONE]"),
         (answered(word(), word(), usage(2), DONE), "truncated_stream", "without finish reason"),
         (answered(), "truncated_stream", "without finish reason and [DONE]"),
+        (answered(b'{"error": "bad"}'), "not_a_stream", 'no event in the body: {"error": "bad"}'),
+        (answered(b": ping\n\n"), "truncated_stream", "without finish reason and [DONE]"),
         (answered(word("", "stop"), usage(0), DONE), "no_output", "no output"),
         (answered(word(), word(finish="length"), usage(2), DONE), "output_length", "2 tokens instead of 3"),
         (answered(word(), word(finish="length"), usage(4), DONE), "output_length", "4 tokens instead of 3"),

@@ -330,10 +330,19 @@ def test_role_delta_and_usage_chunk_carry_no_output() -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": "x"}}]},
         {"tool_calls": [{"index": 0, "function": {"name": "x", "arguments": ""}}]},
         {"function_call": {"arguments": "x"}},
+        {"refusal": "x"},
+        {"content": [{"type": "text", "text": "x"}]},
+        {"content": [], "tool_calls": [{"function": {"name": "x", "arguments": {}}}]},
     ],
 )
 def test_every_kind_of_chat_delta_is_output_once(delta: dict[str, Any]) -> None:
     assert answer_of(stream(chat_event(**delta))).text == "x"
+
+
+def test_arguments_may_be_an_object_and_an_index_null() -> None:
+    call = {"index": 0, "function": {"arguments": {"city": "é"}}}
+    assert answer_of(stream(chat_event(tool_calls=[call]))).text == '{"city": "é"}'
+    assert answer_of(stream('{"choices": [{"index": null, "text": "a"}]}')).text == "a"
 
 
 @pytest.mark.parametrize(
@@ -355,7 +364,17 @@ def test_an_error_inside_the_stream_is_named_with_its_message(data: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "payload", ["{broken", "[1]", "null", '{"choices": 3}', '{"choices": ["x"]}', '{"usage": []}', "[" * 100_000]
+    "payload",
+    [
+        "{broken",
+        "[1]",
+        "null",
+        '{"choices": 3}',
+        '{"choices": ["x"]}',
+        '{"choices": [{"text": 5}]}',
+        '{"usage": []}',
+        "[" * 100_000,
+    ],
 )
 def test_an_event_of_another_shape_is_malformed(payload: str) -> None:
     answer = answer_of(stream(text_event("a", "stop"), payload, "[DONE]"))
@@ -371,6 +390,13 @@ def test_an_event_that_says_nothing_changes_nothing(payload: str) -> None:
     body = stream(text_event("a"), payload, text_event("b", "stop"), "[DONE]")
     answer = answer_of(body)
     assert (answer.error, answer.text, events_at(body, answer)) == (None, "ab", [0, 2])
+
+
+@pytest.mark.parametrize("name", ["ping", "keepalive", "heartbeat"])
+def test_a_ping_may_be_an_event_that_is_no_json(name: str) -> None:
+    ping = f"event: {name}\r\ndata: 2026-01-01 10:00:00.123\r\n\r\n".encode()
+    answer = answer_of(stream(text_event("a")) + ping + stream(text_event("b", "stop"), USAGE, "[DONE]"))
+    assert (answer.error, answer.text, len(answer.ends)) == (None, "ab", 2)
 
 
 def test_a_figure_that_is_no_number_is_no_reason_to_lose_the_text() -> None:
@@ -456,6 +482,11 @@ def test_token_ids_that_contradict_the_usage_total_are_not_believed() -> None:
     answer = answer_of(stream(*payloads, USAGE, "[DONE]"))
     assert (answer.event_tokens, answer.tokens_estimated) == ([1, 2], True)
     assert answer.token_ids is None
+
+
+def test_a_count_may_be_written_with_a_point() -> None:
+    answer = answer_of(stream(text_event("a", "stop"), '{"usage": {"prompt_tokens": 5.0, "completion_tokens": 1.0}}'))
+    assert (answer.prompt_tokens, answer.output_tokens, answer.tokens_estimated) == (5, 1, False)
 
 
 def test_usage_may_come_in_parts_and_the_last_of_each_holds() -> None:

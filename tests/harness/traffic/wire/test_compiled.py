@@ -326,6 +326,8 @@ PIECES = st.sampled_from(
         b"f\r\n\ndata:  [DONE]\n\r\n",
         b"f\r\nxdata: [DONE]\n\n\r\n",
         b"3 \r\nabc\r\n",
+        b"000000000000003\r\nabc\r\n",
+        b"0000000000000003\r\nabc\r\n",
         b"3\r\nabc\n",
         b"3\r\nabcd\r\n",
         b"x\r\n",

@@ -106,6 +106,13 @@ def test_shapes_of_files_and_names_of_senders(path: Path) -> None:
         assert read_conversations(str(path)) == expected
 
 
+@pytest.mark.parametrize("by_line", [False, True])
+def test_a_text_that_was_cut_within_an_emoji_is_read(path: Path, by_line: bool) -> None:
+    entries = [said(("human", "One? 🙂\ud83d"), ("gpt", "\ude42 Yes. 🙂"))]
+    path.write_text(json.dumps(entries[0] if by_line else entries))
+    assert read_conversations(str(path)) == ((Exchange("One? 🙂?", "? Yes. 🙂"),),)
+
+
 GOOD = json.dumps(ENTRIES[0])
 
 
