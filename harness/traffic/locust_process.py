@@ -5,6 +5,7 @@ gevent its event loop from `GEVENT_*`: what somebody set for other tests must no
 """
 
 import os
+import resource
 import sys
 
 
@@ -13,6 +14,8 @@ def main() -> None:
     for name in list(os.environ):
         if name.startswith(("LOCUST_", "GEVENT_")):
             del os.environ[name]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a stream needs a descriptor
     # Only now: Locust reads some of its variables when it is imported, and patches the standard library for gevent.
     from locust import argument_parser, runners
     from locust.main import main as run

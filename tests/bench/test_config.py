@@ -213,6 +213,22 @@ def test_a_wrong_key_of_a_load_names_file_key_and_what_is_allowed(override: str,
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("scenario.client.transport=fast", ["scenario/smoke.yaml", "client.transport: 'fast'", "auto, pure, compiled"]),
+        ("scenario.client.processes=0", ["scenario/smoke.yaml", "client.processes: 0 must be between 1 and"]),
+        ("scenario.client.proceses=2", ["client.proceses", "Did you mean 'processes'"]),
+        ("scenario.client.cores=4", ["client.cores"]),
+    ],
+)
+def test_how_the_client_runs_is_checked_before_anything_starts(override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        typed(compose_config(["scenario=smoke", "scenario_name=smoke", override]))
+    for word in words:
+        assert word in str(caught.value)
+
+
 def test_a_file_that_is_no_yaml_is_an_error_not_a_crash(copied_scenarios: Path) -> None:
     (copied_scenarios / "strategy" / "mine.yaml").write_text("# @package strategy.mine\nkv_dtype: [int7\n")
     with pytest.raises(ConfigError, match=r"strategy/mine"):
