@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.analysis.client import client_figures, judge_client
 from bench.analysis.measure import measure
-from bench.analysis.metrics import itl_limits, launch_statistics, limit_name, sla_limits
+from bench.analysis.metrics import held_against, itl_limits, launch_statistics
 from bench.analysis.planned import planned_load
 from bench.analysis.records import Records
 from bench.analysis.state import cell_state
@@ -46,9 +46,7 @@ def _held_against(limits: Mapping[str, Any], values: Mapping[str, float]) -> Jud
     """Every limit at its percentile over the probe's requests, failures as infinite."""
     evidence: dict[str, float | str] = {}
     missed: list[str] = []
-    for metric, percent, limit in sla_limits(limits):
-        name = limit_name(metric, percent)
-        value = values.get(name, math.inf)
+    for name, value, limit in held_against(limits, values):
         evidence[name] = value if math.isfinite(value) else "inf"
         if not value <= limit:
             missed.append(f"{name} {value:,.0f} over {limit:,.0f}")

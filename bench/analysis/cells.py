@@ -16,11 +16,10 @@ from bench.analysis.measure import CellMeasures, measure
 from bench.analysis.metrics import (
     LATENCIES,
     Requests,
+    held_against,
     is_latency,
     itl_limits,
     launch_statistics,
-    limit_name,
-    sla_limits,
     steady_statistics,
 )
 from bench.analysis.planned import Limits, PlannedLoad, planned_load
@@ -221,10 +220,8 @@ def _means(statistics: Sequence[LaunchStatistics]) -> dict[str, float]:
 
 def _sla_met(statistics: Sequence[LaunchStatistics], limits: Mapping[str, Any]) -> bool | None:
     """Whether every launch keeps every limit; None where nothing is limited or measured."""
-    wanted = [(limit_name(metric, p), limit) for metric, p, limit in sla_limits(limits)]
-    if not wanted or not statistics:
-        return None
-    return all(s.values.get(name, math.inf) <= limit for s in statistics for name, limit in wanted)
+    held = [one for each in statistics for one in held_against(limits, each.values)]
+    return all(value <= limit for _, value, limit in held) if held else None
 
 
 def _notes(

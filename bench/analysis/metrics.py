@@ -160,6 +160,23 @@ def sla_limits(limits: Mapping[str, Any]) -> list[tuple[str, int, float]]:
     return [(f"{match[1]}_ms", int(match[2]), float(value)) for match, value in found if match]
 
 
+def held_against(limits: Mapping[str, Any], values: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """An SLA's limits as (name, a launch's statistic, limit); the statistic is infinite where it isn't known.
+
+    A limit on what no request has (the TPOT of answers of one token) is left out, as `meets` lets each of them pass.
+    Failures have no ITL: one is infinite where more of the requests failed than its percentile leaves room for.
+    """
+    found = []
+    for metric, percent, limit in sla_limits(limits):
+        name = limit_name(metric, percent)
+        too_many_failed = 100 * values.get("failed_share", 0.0) > 100 - percent
+        if metric == "itl_ms" and too_many_failed:
+            found.append((name, math.inf, limit))
+        elif not values or limit_name(metric, 50) in values:
+            found.append((name, values.get(name, math.inf), limit))
+    return found
+
+
 def itl_limits(*slas: Mapping[str, Any]) -> set[ItlLimit]:
     """Limits on a request's own ITL percentile in some SLAs."""
     return {(percent, limit) for sla in slas for metric, percent, limit in sla_limits(sla) if metric == "itl_ms"}
