@@ -22,7 +22,7 @@ def main() -> None:
 
     for function in (argument_parser.get_empty_argument_parser, argument_parser.get_parser):
         function.__defaults__ = (*(function.__defaults__ or ())[:-1], [])  # the files that are read by default
-    # By the wall clock, which may step; `distributed.Member` watches the master by the monotonic one.
+    # By the wall clock, which may step; `distributed.member` watches the master by the monotonic one.
     runners.MASTER_HEARTBEAT_TIMEOUT = 10 * 365 * 86400
     sys.argv[0] = "locust"
     run()  # type: ignore[no-untyped-call]

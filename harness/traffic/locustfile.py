@@ -9,9 +9,7 @@ page show what goes on. How many users Locust is asked for changes nothing: the 
 Exit codes: 0 all played, `EXIT_STORAGE` the record can't be written, `EXIT_FAULT` a fault of this client.
 """
 
-import contextlib
 import os
-import sys
 import time
 import traceback
 from argparse import ArgumentParser
@@ -26,9 +24,11 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from harness.errors import KVMarkError, StorageError
 from harness.traffic.client_options import TRANSPORTS
-from harness.traffic.distributed import Conductor, Member, await_children, end_locust, end_with_parent
+from harness.traffic.distributed.conductor import Conductor
+from harness.traffic.distributed.member import Member
+from harness.traffic.distributed.processes import await_children, end_locust, end_with_parent, say
 from harness.traffic.locust_stats import PERIOD_S
-from harness.traffic.player import EXIT_FAULT, EXIT_STORAGE
+from harness.traffic.outcome import EXIT_FAULT, EXIT_STORAGE
 from harness.traffic.stage import Orders, listen, prepare
 
 START_DELAY_NS = 200_000_000
@@ -141,7 +141,5 @@ def on_quitting(environment: Environment, **_: Any) -> None:
 
 def _die(code: int, reason: str) -> None:
     """End at once, with the reason as the last words of the log."""
-    with contextlib.suppress(OSError):  # the log may lie on the same full disk
-        sys.stderr.write(reason.rstrip() + "\n")
-        sys.stderr.flush()
+    say(reason)
     os._exit(code)

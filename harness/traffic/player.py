@@ -19,18 +19,13 @@ import gevent
 from gevent.event import Event
 
 from harness.traffic.bulk import read_exchange
+from harness.traffic.outcome import EXIT_FAULT, EXIT_STORAGE
 from harness.traffic.playbook import Group, Playbook, Session
 from harness.traffic.prompts import Composer, Prompt
 from harness.traffic.spool import Spool
 from harness.traffic.wire.endpoint import Endpoint
 from harness.traffic.wire.exchange import Exchange
 from harness.traffic.wire.transport import Message, Transport
-
-EXIT_STORAGE = 74
-"""Exit code of a client that could not write its record (`EX_IOERR` of sysexits)."""
-
-EXIT_FAULT = 70
-"""Exit code of a client that was stopped early or is at fault itself (`EX_SOFTWARE` of sysexits)."""
 
 AHEAD_NS = 75_000_000
 """How long before its time a request is handed to the transport."""

@@ -20,15 +20,10 @@ from harness.traffic.attained import Attained, attained
 from harness.traffic.calibrate.ceiling import load_ceiling
 from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
+from harness.traffic.outcome import EXIT_STORAGE, WORKERS_FILE
 from harness.traffic.playbook import Playbook
 from harness.traffic.records import Conversion, convert
 from harness.traffic.spool import count_ended, remove_spool
-
-EXIT_STORAGE = 74
-"""Exit code of a client that could not write its record, as in `player.py`."""
-
-WORKERS_FILE = "workers.json"
-"""What became of several client processes, as in `distributed.py`."""
 
 POLL_S = 0.2
 STALL_MARGIN_S = 60.0
