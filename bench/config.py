@@ -129,6 +129,7 @@ class Sla:
     itl_p90_ms: float | None = None
     tpot_p90_ms: float | None = None
     e2e_p90_ms: float | None = None
+    normalised_latency_p90_ms: float | None = None
 
 
 @dataclass

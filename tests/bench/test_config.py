@@ -1,6 +1,7 @@
 """Every composition is typed; what is wrong in a file or an override is named with file, key and what is allowed."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from omegaconf import OmegaConf
 
 from bench import app
 from bench import config as bench_config
+from bench.analysis.metrics import sla_limits
 from bench.config import GROUPS, SCENARIOS, choices, compose_config, typed
 from bench.overrides import normalise
 from harness.errors import ConfigError
@@ -173,6 +175,12 @@ def test_another_kind_of_workload_leaves_the_keys_of_the_file_behind() -> None:
     load = load_with("load.sharegpt-long.workload.kind=synthetic")
     assert load.workload["kind"] == "synthetic"
     assert load.workload["input_tokens_mean"] == 3000, "a key that both have stays"
+
+
+@pytest.mark.parametrize("metric", ["ttft", "itl", "tpot", "e2e", "normalised_latency"])
+def test_a_service_level_may_limit_every_latency(metric: str) -> None:
+    composed = compose_config(["scenario=smoke", "scenario_name=smoke", "sla=[chat]", f"sla.chat.{metric}_p90_ms=5"])
+    assert (metric + "_ms", 90, 5.0) in sla_limits(asdict(typed(composed).sla["chat"]))
 
 
 def test_a_search_can_be_asked_for_on_the_command_line() -> None:
