@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define MOST_DIGITS 15  /* of a chunk's size: 2^60 bytes */
+#define MOST_DIGITS 16  /* of a chunk's size: what 64 bits hold */
 
 void framing_init(Framing *f)
 {

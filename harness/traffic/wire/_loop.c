@@ -345,6 +345,12 @@ static void send_more(Receiver *r, Request *q)
     }
 }
 
+static bool has_unread(const Connection *c)
+{
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK) >= 0;
+}
+
 /* Its connection is open: send when due. */
 static void open_request(Receiver *r, Request *q, int64_t now)
 {
@@ -353,6 +359,12 @@ static void open_request(Receiver *r, Request *q, int64_t now)
     set_timer(r, q);
     if (q->stage == OPEN)
         return;
+    if (c->served && has_unread(c)) {  /* closed, or more than the answer before: neither is this request's */
+        connection_close(r, c);
+        q->connection = NULL;
+        connect_request(r, q, now);
+        return;
+    }
     framing_init(&c->framing);
     q->reused = c->served > 0;
     q->sent_ns = now_ns();

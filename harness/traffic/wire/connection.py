@@ -142,12 +142,26 @@ class Connection:
         if self._exchange is not exchange or self._reader is None:
             return
         pieces: Sequence[bytes] = (self._message.head, *self._message.body)
+        if self._tls is None and exchange.reused and self._has_unread():
+            # It was closed, or sent more than the answer before: neither is this request's.
+            self.close()
+            self._release(False)
+            return
         if self._tls is not None:
             self._tls.encrypt(pieces)
             pieces = [self._tls.encrypted()]
         self._consume = self._in_head
         exchange.sent_ns = _clock()
         self._write(pieces)
+
+    def _has_unread(self) -> bool:
+        try:
+            self._sock.recv(1, _socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
     def _write(self, pieces: Sequence[bytes]) -> None:
         self._unsent.extend(pieces)

@@ -16,9 +16,9 @@ FIELD = re.compile(rb"(%b):(%b)\r?\n" % (_TOKEN, _VALUE))
 FIELDS = re.compile(rb"(?:%b:%b\r?\n)*\r?\n" % (_TOKEN, _VALUE))
 FOLD = re.compile(rb"[ \t]*\r?\n[ \t]+")
 EMPTY_LINE = re.compile(rb"\n\r?\n")
-CHUNK = re.compile(rb"\r?\n([0-9a-fA-F]{1,15})[ \t]*(?:;%b)?\r\n" % _TEXT)
+CHUNK = re.compile(rb"\r?\n([0-9a-fA-F]{1,16})[ \t]*(?:;%b)?\r\n" % _TEXT)
 """The end of the line before (the head's or a chunk's), then size and extensions."""
-PART_OF_CHUNK = re.compile(rb"\r?|\r?\n(?:[0-9a-fA-F]{1,15}(?:[ \t]*(?:;%b)?\r?)?)?" % _TEXT)
+PART_OF_CHUNK = re.compile(rb"\r?|\r?\n(?:[0-9a-fA-F]{1,16}(?:[ \t]*(?:;%b)?\r?)?)?" % _TEXT)
 
 NEVER = 1 << 62
 

@@ -332,6 +332,14 @@ def close_announced(request: Request) -> Iterator[Step]:
 
 
 @behaviour
+def answers_twice(request: Request) -> Iterator[Step]:
+    """A second answer that nobody asked for, well after the first."""
+    yield from answer(request, events(request))
+    yield 0.02
+    yield from answer(request, events(request))
+
+
+@behaviour
 def keep_alive_lie(request: Request) -> Iterator[Step]:
     """Announces to keep the connection and closes it (llama.cpp)."""
     yield head("200 OK", "text/event-stream", "Connection: keep-alive", "Keep-Alive: timeout=5, max=100")

@@ -293,6 +293,15 @@ def test_connections_that_can_not_be_used_again_are_not(behaviour: str, ask: Ask
     assert ask().reused is True
 
 
+def test_an_answer_that_nobody_asked_for_is_not_the_next_request_s(opener: Opener, server: FaultServer) -> None:
+    ask = opener(server.url)
+    ask("answers-twice")
+    time.sleep(0.1)  # the hub stands still: it has not seen what arrived meanwhile
+    exchange = ask()
+    assert (exchange.reused, exchange.resends, exchange.error) == (False, 0, None)
+    assert {entry["connection"] for entry in server.log(2)} == {0, 1}
+
+
 def test_a_message_that_ends_after_its_last_event_frees_its_connection(opener: Opener, server: FaultServer) -> None:
     ask = opener(server.url)
     ask("late-end")
