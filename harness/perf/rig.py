@@ -83,7 +83,7 @@ class Sizes:
     stream_requests: int = 1024
     tokens: int = 128
     lockstep: tuple[int, ...] = (256, 512, 1024, 1536, 2048)
-    peer_lockstep: tuple[int, ...] = (8, 16, 32, 64, 128)
+    peer_lockstep: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
     capacity_requests: int = 60_000
     peer_capacity_requests: int = 8_000
     open_s: float = 6.0

@@ -64,7 +64,7 @@ class Exactness:
     seconds : float
         From the first request sent to the last end, by the client's clock.
     requests_per_s, tokens_per_s : float
-        Ended requests by that time; tokens by the time from the server's first send to its last.
+        Ended requests by that time; tokens sent in the middle half of the time from the first send to the last.
     server_late_ms : Figures
         The server's own lateness; it is part of the truth, not of the error.
     """
@@ -122,7 +122,6 @@ def exactness(requests: Path, log: ServerLog) -> Exactness:
     sent = sent_ns[sent_ns > 0]
     due = (sent_ns > 0) & (scheduled_ns > 0)
     seconds = float(ended_ns.max() - sent.min()) / 1e9 if len(sent) else float("nan")
-    sends_s = _span(log.sent_ns) / 1e9 if len(log.sent_ns) > 1 else float("nan")
     return Exactness(
         requests=len(ids),
         failed=int(failed.sum()),
@@ -138,7 +137,7 @@ def exactness(requests: Path, log: ServerLog) -> Exactness:
         delay_ms=figures(ours - theirs),
         seconds=seconds,
         requests_per_s=float((~failed).sum()) / seconds if seconds else float("nan"),
-        tokens_per_s=len(log.sent_ns) / sends_s if sends_s else float("nan"),
+        tokens_per_s=_middle_rate(log.sent_ns),
         server_late_ms=figures(log.lateness_ns()),
     )
 
@@ -157,6 +156,15 @@ def _or_zero(column: Any) -> NDArray[np.int64]:
 
 def _span(times: NDArray[np.int64]) -> float:
     return float(times.max() - times.min())
+
+
+def _middle_rate(times: NDArray[np.int64]) -> float:
+    """Events a second in the middle half of their span: what it was like without its beginning and its end."""
+    span = _span(times) if len(times) else 0.0
+    if not span:
+        return float("nan")
+    share = (times - times.min()) / span
+    return float(((share >= 0.25) & (share < 0.75)).sum()) / (span / 2) * 1e9
 
 
 def _ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ The path is that of a cell: a schedule on disk, `replay`, `requests.parquet`. Th
 server the last one.
 """
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,8 +29,8 @@ CAPACITY_CONNECTIONS = 64
 FINER_STEPS = 3
 """Steps between the highest load that holds and the next one of the ladder."""
 
-KEPT_PACE = 0.9
-"""A server that sends fewer than so much of the tokens it should is itself at its limit."""
+ROUNDS = 2
+"""Requests a stream: the first round starts when nothing else streams, the next one in the middle of others."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Plan:
     streams, rates : tuple of int
         Loads to measure, rising.
     tokens : int
-        Tokens of each stream.
+        Mean tokens of a stream; the longest has three times as many as the shortest, so that they end apart.
     rate_s : float
         How long each rate is kept.
     capacity_requests : int
@@ -52,7 +53,7 @@ class Plan:
 
     streams: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     rates: tuple[int, ...] = (250, 500, 1000, 2000, 4000, 8000, 16000)
-    tokens: int = 100
+    tokens: int = 64
     rate_s: float = 2.0
     capacity_requests: int = 30_000
     thorough: bool = True
@@ -77,8 +78,6 @@ class Run:
 
     load: Load
     pace: Pace
-    tokens_per_s: float | None = None
-    """What the server has to send at this load; None: no pace is asked."""
 
 
 def split_cores(processes: int) -> tuple[list[int], int]:
@@ -142,16 +141,16 @@ def _measured(bench: Bench, plan: Plan, kind: str, asked: int) -> Step:
 def run_of(plan: Plan, kind: str, asked: int) -> Run:
     """What a step of the ladder asks."""
     if kind == "streams":
-        rounds = max(1, 128 // asked)
-        load = closed_loop(asked, asked * rounds, plan.tokens)
-        return Run(load, Pace(TTFT_MS, ITL_MS, lockstep=True), asked * 1000 / ITL_MS)
+        rounds = max(ROUNDS, 128 // asked)
+        lengths = {"kind": "uniform", "min_tokens": plan.tokens // 2, "max_tokens": plan.tokens * 3 // 2}
+        return Run(closed_loop(asked, asked * rounds, lengths), Pace(TTFT_MS, ITL_MS, lockstep=True))
     if kind == "rate":
         return Run(poisson(asked, max(20, round(asked * plan.rate_s)), 1), Pace(TTFT_MS, ITL_MS))
     return Run(closed_loop(asked, plan.capacity_requests, 1), Pace(0, 0))
 
 
-def closed_loop(concurrency: int, requests: int, tokens: int) -> Load:
-    """So many requests of so many tokens, so many at a time."""
+def closed_loop(concurrency: int, requests: int, tokens: int | dict[str, Any]) -> Load:
+    """So many requests of so many tokens (or of such a distribution), so many at a time."""
     return _load({"kind": "closed", "concurrency": concurrency}, requests, tokens)
 
 
@@ -160,10 +159,10 @@ def poisson(rate_rps: float, requests: int, tokens: int) -> Load:
     return _load({"kind": "poisson", "rate_rps": rate_rps}, requests, tokens)
 
 
-def _load(arrival: dict[str, Any], requests: int, tokens: int) -> Load:
+def _load(arrival: dict[str, Any], requests: int, tokens: int | dict[str, Any]) -> Load:
     return Load(
         title="calibration",
-        workload={"kind": "synthetic", "input_tokens_mean": PROMPT_TOKENS, "output_tokens_mean": tokens},
+        workload={"kind": "synthetic", "input_tokens_mean": PROMPT_TOKENS, "output_tokens": tokens},
         arrival=arrival,
         requests=requests,
         warmup_requests=0,
@@ -196,5 +195,6 @@ def measure_once(bench: Bench, run: Run, kind: str, asked: float) -> Step:
             options=bench.client,
         )
     exact = exactness(bench.folder / "cell" / "requests.parquet", read_log(bench.folder / "server.log"))
-    behind = run.tokens_per_s is not None and exact.tokens_per_s < KEPT_PACE * run.tokens_per_s
+    # Its times are absolute: where it can't keep up, it is later with every token.
+    behind = exact.server_late_ms.mean > (run.pace.itl_ms or math.inf)
     return Step(kind, asked, exact, report.client.cpu_s, server_bound=behind)

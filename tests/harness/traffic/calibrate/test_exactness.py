@@ -58,8 +58,14 @@ def test_a_perfect_client_has_no_error(tmp_path: Path) -> None:
     assert exact.delay_ms.mean == pytest.approx(0)
     assert exact.seconds == pytest.approx(1.07)
     assert exact.requests_per_s == pytest.approx(2 / 1.07)
-    assert exact.tokens_per_s == pytest.approx(5 / 1.02)
+    assert exact.tokens_per_s == pytest.approx(0)  # none in the middle half
     assert exact.worst_mean_pct() == pytest.approx(0)
+
+
+def test_the_rate_of_tokens_leaves_out_the_beginning_and_the_end(tmp_path: Path) -> None:
+    log = log_of({"a-0.t": (0, [0, 240, 250, 500, 740, 750, 1000])})
+    exact = exactness(records_of(tmp_path / "r.parquet", {"a-0": (1, 1000, [], "reset")}), log)
+    assert exact.tokens_per_s == pytest.approx(3 / 0.5)
 
 
 def test_errors_are_relative_to_the_truth(tmp_path: Path) -> None:
