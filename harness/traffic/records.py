@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness.clock import boot_id, clock
-from harness.files import write_lines
+from harness.files import read_json, write_lines
+from harness.traffic.outcome import WORKERS_FILE
 from harness.traffic.planned import Plan, Planned
 from harness.traffic.row import row_of
 from harness.traffic.row_groups import parquet_pieces
@@ -125,7 +126,8 @@ def convert(folder: Path, schedule: Path, parquet: Path, lost_ns: int) -> Conver
     """
     plan = Plan(schedule)
     spool = SpoolReader(folder, plan.requests)
-    offsets = {worker.number: _offset_ns(worker) for worker in spool.workers}
+    start = _common_start(folder)
+    offsets = {worker.number: _offset_ns(worker, start) for worker in spool.workers}
     summary = _Summary(plan.requests)
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -170,15 +172,31 @@ def record(planned: Planned, recorded: Recorded | None, lost_ns: int, offset_ns:
     return row
 
 
-def _offset_ns(worker: Worker) -> int:
-    """What to add to a worker's monotonic times to get this host's: nothing on the same boot, else by the wall clocks.
+def _common_start(folder: Path) -> dict[str, int] | None:
+    """The moment at which several client processes started, by this host's two clocks; None: not known."""
+    path = folder / WORKERS_FILE
+    if not path.exists():
+        return None
+    found = read_json(path)
+    return found if {"origin_ns", "origin_wall_ns"} <= set(found) else None
 
-    Of the worker's two clock pairs the later one, as the one nearer to ours, which is taken now.
+
+def _offset_ns(worker: Worker, start: dict[str, int] | None) -> int:
+    """What to add to a worker's monotonic times to get this host's: nothing on the same boot.
+
+    Else its own reading of the common start, taken by the wall clocks once, before anything was sent: a wall clock that
+    steps later, here or there, moves nothing. A worker that was lost left its first clock pair only; where the master
+    was lost as well, the later of its two pairs is held against ours of now.
     """
     theirs = worker.client.get("clock") or worker.hello.get("clock")
     if theirs is None or worker.hello.get("boot_id", boot_id()) == boot_id():
         return 0
+    if start is not None and (origin_ns := worker.client.get("origin_ns")) is not None:
+        return int(start["origin_ns"] - origin_ns)
     ours = clock()
+    if start is not None:
+        theirs = worker.hello.get("clock") or theirs
+        ours = {"monotonic_ns": start["origin_ns"], "wall_ns": start["origin_wall_ns"]}
     return int(theirs["wall_ns"] - theirs["monotonic_ns"] - ours["wall_ns"] + ours["monotonic_ns"])
 
 

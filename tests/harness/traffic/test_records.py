@@ -386,6 +386,25 @@ def test_times_of_another_host_are_converted_by_the_wall_clocks(tmp_path: Path) 
     assert (third["error"], third["ended_ns"]) == ("not_sent", lost_ns)
 
 
+def test_a_step_of_another_host_s_wall_clock_moves_no_time_once_all_have_started(tmp_path: Path) -> None:
+    schedule = write_schedule(tmp_path, [session("window-00000", 0)])
+    now, other = time.monotonic_ns(), 10**15
+    spool = Spool(tmp_path, 0, 1, {})
+    spool.end(
+        0, now + other, exchange_of((now + other + 3_000_000, HEAD + b"".join(map(chunk, WHOLE)) + LAST),
+        sent_ns=now + other + 1_000),
+    )  # fmt: skip
+    stepped = {"monotonic_ns": now + other, "wall_ns": time.time_ns() + 3600 * 10**9}
+    spool.client({"clock": stepped, "origin_ns": now + other})
+    spool.close()
+    path = stream_path(tmp_path, 0)
+    path.write_bytes(path.read_bytes().replace(boot_id().encode(), boot_id()[::-1].encode()))
+    start = {"origin_ns": now, "origin_wall_ns": time.time_ns()}
+    (tmp_path / "workers.json").write_text(json.dumps({**start, "stopped": False, "workers": []}))
+    (row,), _ = converted(tmp_path, schedule, now + 10**9)
+    assert (row["scheduled_ns"], row["sent_ns"], row["ended_ns"]) == (now, now + 1_000, now + 3_000_000)
+
+
 def test_rows_are_written_in_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "GROUP_ROWS", 3)
     schedule = write_schedule(tmp_path, [session("window-00000", 0, turns=8)])
