@@ -86,7 +86,7 @@ def _calibrate(transport: str, processes: int, quick: bool, keep: Path | None) -
     entry = ceiling.store(
         path, steps, transport=transport, processes=processes, server=server, created=created, quick=quick
     )
-    picture = path.with_name(f"{path.stem}-{transport}-{processes}.svg")
+    picture = path.with_name(f"{path.stem}-{ceiling.name_of(entry)}.svg")
     write_bytes(picture, plot(entry).encode())
     print(_conclusion(entry))
     print(f"{path}\n{picture}")

@@ -160,9 +160,14 @@ def store(
         "steps": [step_record(step) for step in steps],
     }
     with locked(path, lambda _: None):
-        entries = {**_entries(path), f"{transport}-{processes}": entry}
+        entries = {**_entries(path), name_of(entry): entry}
         write_json(path, {"version": VERSION, "hardware": _hardware(), "entries": entries})
     return entry
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    """What a calibration is kept under: a quick look never takes the place of a whole one."""
+    return f"{entry['transport']}-{entry['processes']}" + ("-quick" if entry["quick"] else "")
 
 
 def step_record(step: Step) -> dict[str, Any]:

@@ -22,13 +22,13 @@ def test_a_quick_calibration(
     monkeypatch.setenv("KVMARK_CACHE", str(tmp_path))
     assert main(["--quick", "--transport", "pure"]) == 0
     stored = json.loads(path_for_host().read_text())
-    entry = stored["entries"]["pure-1"]
+    entry = stored["entries"]["pure-1-quick"]
     assert entry["steps"][0]["kind"] == "streams" and entry["steps"][0]["asked"] == 4
     assert {step["kind"] for step in entry["steps"]} == {"streams", "rate", "capacity"}
     for step in entry["steps"]:
         assert step["requests"] > 0
         assert step["failed"] == step["unmatched"] == step["wrong_tokens"] == 0
-    xml.etree.ElementTree.parse(path_for_host().with_name(f"{path_for_host().stem}-pure-1.svg"))
+    xml.etree.ElementTree.parse(path_for_host().with_name(f"{path_for_host().stem}-pure-1-quick.svg"))
     assert load_ceiling("pure") is None  # a quick look is no ceiling
     assert "not taken for this host's ceiling" in capsys.readouterr().out
 
