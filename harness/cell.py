@@ -15,7 +15,8 @@ from harness.model import Model
 from harness.server import Server
 from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
-from harness.traffic.replay import ReplayReport, replay
+from harness.traffic.replay import replay
+from harness.traffic.report import ReplayReport
 from harness.traffic.schedule import ScheduleFacts, build_schedule
 from harness.watch import Watch
 

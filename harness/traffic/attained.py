@@ -1,6 +1,5 @@
 """What a client attained of what was asked of it, out of a cell's records: rate, concurrency, and how late it sent."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.traffic.playbook import Playbook
+from harness.traffic.report import Attained
 
 Times = npt.NDArray[np.int64]
 COLUMNS = ["session_id", "phase", "tenant", "turn", "scheduled_ns", "sent_ns", "ended_ns", "send_lag_us"]
-
-
-@dataclass(frozen=True)
-class Attained:
-    """Asked and attained, in the window; null where a load has no such thing.
-
-    Attributes
-    ----------
-    send_lag_p50_ms, send_lag_p90_ms, send_lag_p99_ms, send_lag_max_ms : float or None
-        Time between a request being due and its first byte being sent.
-    asked_rps, attained_rps : float or None
-        Session starts a second of the open loops: as scheduled, and as sent.
-    asked_concurrency : int or None
-        Sessions at a time of the closed loops.
-    attained_concurrency_mean : float or None
-        Mean of the sessions under way, from the first to the last start of one.
-    attained_over_asked : float or None
-        Ratio of the rates, or of the concurrencies; the lower one where a load has both.
-    streams_peak : int
-        Most requests under way at once.
-    """
-
-    send_lag_p50_ms: float | None
-    send_lag_p90_ms: float | None
-    send_lag_p99_ms: float | None
-    send_lag_max_ms: float | None
-    asked_rps: float | None
-    attained_rps: float | None
-    asked_concurrency: int | None
-    attained_concurrency_mean: float | None
-    attained_over_asked: float | None
-    streams_peak: int
 
 
 def attained(parquet: Path, playbook: Playbook) -> Attained:

@@ -8,22 +8,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import LaunchError, StorageError
 from harness.files import read_json, storage_error
 from harness.guard import Guarded, guarded
 from harness.server import free_port
-from harness.traffic.attained import Attained, attained
-from harness.traffic.calibrate.ceiling import load_ceiling
 from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
 from harness.traffic.outcome import EXIT_STORAGE, WORKERS_FILE
 from harness.traffic.playbook import Playbook
-from harness.traffic.records import Conversion, convert
+from harness.traffic.report import Attained, ClientFacts, ReplayReport, Window
 from harness.traffic.spool import count_ended, remove_spool
+
+if TYPE_CHECKING:
+    from harness.traffic.records import Conversion
 
 POLL_S = 0.2
 STALL_MARGIN_S = 60.0
@@ -38,92 +39,6 @@ JOIN_S = 5.0
 
 WORKERS_READY_S = 120.0
 """How long client processes on this machine may take to get ready."""
-
-
-@dataclass(frozen=True)
-class ClientFacts(Attained):
-    """How the client itself fared; null where it died before it could say.
-
-    Attributes
-    ----------
-    processes, workers : int
-        Client processes, and how many of them were on other machines.
-    transport : str or None
-        `pure` or `compiled`.
-    cpu_s, wall_s : float or None
-        CPU time of all processes, and the longest of their durations, from the start to the end.
-    cpu_share_max : float or None
-        CPU time ÷ duration of the busiest process: 1 is a whole core.
-    loop_lag_p99_ms, loop_lag_max_ms : float or None
-        How late an event loop came, at worst over the processes.
-    exit_code : int or None
-        Of the client; 0: it played the whole schedule.
-    lost_workers : tuple of dict
-        `number`, `host`, `reason` of the processes that were lost.
-    each : tuple of dict
-        What each process said of itself.
-    ceiling : dict or None
-        What this machine's client can measure (`make calibrate`); null: not calibrated.
-    """
-
-    processes: int
-    workers: int
-    transport: str | None
-    cpu_s: float | None
-    wall_s: float | None
-    cpu_share_max: float | None
-    loop_lag_p99_ms: float | None
-    loop_lag_max_ms: float | None
-    exit_code: int | None
-    lost_workers: tuple[dict[str, Any], ...]
-    each: tuple[dict[str, Any], ...]
-    ceiling: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Window:
-    """The measured stretch, in monotonic ns.
-
-    Attributes
-    ----------
-    start_ns, end_ns : int
-        First and last arrival of the window's requests: when they were due in an open loop, sent in a closed one.
-    last_ended_ns : int
-        When the last of them ended.
-    """
-
-    start_ns: int
-    end_ns: int
-    last_ended_ns: int
-
-
-@dataclass(frozen=True)
-class ReplayReport:
-    """What a replay came to; the rows themselves are in `requests.parquet`.
-
-    Attributes
-    ----------
-    client : ClientFacts
-        How the client fared.
-    window : Window or None
-        The measured stretch; None when none of its requests was sent.
-    window_requests, failed_requests : int
-        Requests of the window, and how many of them failed.
-    errors : dict
-        Failures of the window by name.
-    commonest_error : str or None
-        The most frequent failure, with the words of its first case.
-    peak_context_tokens : int
-        Largest sum of contexts of requests that were under way at once.
-    """
-
-    client: ClientFacts
-    window: Window | None
-    window_requests: int
-    failed_requests: int
-    errors: dict[str, int]
-    commonest_error: str | None
-    peak_context_tokens: int
 
 
 def replay(
@@ -187,9 +102,9 @@ def replay(
     except BaseException:
         # Whatever stopped us has stopped the client as well; its record is kept readable.
         with contextlib.suppress(Exception):
-            convert(out_dir, schedule_path, parquet, time.monotonic_ns())
+            _convert(out_dir, schedule_path, parquet)
         raise
-    found = convert(out_dir, schedule_path, parquet, time.monotonic_ns())
+    found = _convert(out_dir, schedule_path, parquet)
     code = client.poll()
     if code == EXIT_STORAGE:
         reason = _last_words(log_path, 1) or "the disk is full, for its log as well"
@@ -199,7 +114,20 @@ def replay(
     lost = _lost_workers(out_dir)
     if not lost and (code != 0 or not all(worker.client.get("complete") for worker in found.workers)):
         raise LaunchError(f"the load client died: {client.exit_reason()}\n{_last_words(log_path)}".rstrip())
-    return _report(found, attained(parquet, playbook), options, lost, code)
+    return _report(found, _attained(parquet, playbook), options, lost, code)
+
+
+def _convert(folder: Path, schedule: Path, parquet: Path) -> "Conversion":
+    """Rows out of the raw record. pyarrow is loaded here: its 40 MB are not taken while requests are under way."""
+    from harness.traffic.records import convert
+
+    return convert(folder, schedule, parquet, time.monotonic_ns())
+
+
+def _attained(parquet: Path, playbook: Playbook) -> Attained:
+    from harness.traffic.attained import attained
+
+    return attained(parquet, playbook)
 
 
 def how_to_join(options: ClientOptions) -> str:
@@ -328,8 +256,10 @@ def _lost_workers(folder: Path) -> tuple[dict[str, Any], ...]:
 
 
 def _report(
-    found: Conversion, got: Attained, options: ClientOptions, lost: tuple[dict[str, Any], ...], exit_code: int | None
+    found: "Conversion", got: Attained, options: ClientOptions, lost: tuple[dict[str, Any], ...], exit_code: int | None
 ) -> ReplayReport:
+    from harness.traffic.calibrate.ceiling import load_ceiling
+
     each = [{"worker": one.number, **one.hello, **one.client} for one in found.workers]
 
     def figures(key: str) -> list[float]:

@@ -15,7 +15,8 @@ from harness.model import Model
 from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load
 from harness.traffic.records import SCHEMA
-from harness.traffic.replay import ReplayReport, replay
+from harness.traffic.replay import replay
+from harness.traffic.report import ReplayReport
 from harness.traffic.schedule import build_schedule
 
 

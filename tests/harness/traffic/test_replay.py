@@ -17,7 +17,7 @@ from harness.model import Model
 from harness.traffic.client_options import ClientOptions
 from harness.traffic.load import Load, Tenant
 from harness.traffic.records import ERRORS
-from harness.traffic.replay import ReplayReport
+from harness.traffic.report import ReplayReport
 from harness.traffic.spool import SpoolReader, stream_path
 from harness.traffic.text import encode, load_tokenizer
 
