@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.errors import ConfigError
+from harness.saturation import at_value
 from harness.traffic.arrivals import Arrival
 from harness.traffic.draw import Traffic, draw_load
 from harness.traffic.load import Load
@@ -69,27 +70,33 @@ class LoadSize:
     def seconds(self, load: Load, prefill_tokens_per_s: float, decode_tokens_per_s: float, request_s: float) -> float:
         """How long it takes: what the engine needs for all requests, or the arrivals and the pauses, if longer."""
         busy = asked = 0.0
-        for stream in load.streams:
+        for stream in _first_cell(load).streams:
             size, count = self.streams[stream.tenant], stream.requests + stream.warmup_requests
+            arrival = size.arrival if load.search is None else stream.arrival
             each = size.prompt_tokens / prefill_tokens_per_s + size.output_tokens / decode_tokens_per_s + request_s
             busy += count * each
-            thinking = count * size.think_s / (size.arrival.places or count)
-            steady = size.arrival.steady()
-            if steady is size.arrival:
+            thinking = count * size.think_s / (arrival.places or count)
+            steady = arrival.steady()
+            if steady is arrival:
                 arriving = steady.seconds(count)
             else:
-                arriving = steady.seconds(stream.warmup_requests) + size.arrival.seconds(stream.requests)
+                arriving = steady.seconds(stream.warmup_requests) + arrival.seconds(stream.requests)
             asked = max(asked, arriving + thinking)
         return max(busy, asked) * _cells(load)
 
     def disk_bytes(self, load: Load) -> float:
         """Bytes of its schedule and raw record."""
         total = float(CORPUS_BYTES)
-        for stream in load.streams:
+        for stream in _first_cell(load).streams:
             size = self.streams[stream.tenant]
             each = REQUEST_BYTES + size.literal_tokens * LITERAL_BYTES + size.output_tokens * EVENT_BYTES
             total += (stream.requests + stream.warmup_requests) * each
         return total * _cells(load)
+
+
+def _first_cell(load: Load) -> Load:
+    """The load as its first cell asks it: a search's first probe lasts as long as its `probe_s` says."""
+    return load if load.search is None else at_value(load, load.search.low)
 
 
 def _cells(load: Load) -> int:

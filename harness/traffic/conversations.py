@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,6 +77,8 @@ def _read(file: Path, mtime_ns: int, size: int) -> tuple[tuple[Exchange, ...], .
             data = gzip.decompress(data)
         except EOFError as error:
             raise ConfigError(f"{file}: the packed file ends too early") from error
+        except zlib.error as error:
+            raise ConfigError(f"{file}: the packed file is damaged: {error}") from error
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data.lstrip()[:1] == b"[":
         entries = _decoded(msgspec.json.Decoder(list[_Conversation]), data, file, "")

@@ -16,6 +16,7 @@ from bench.plan_load import LoadSize, load_size
 from bench.plan_view import print_plan
 from harness.errors import ConfigError
 from harness.traffic.load import Load, Tenant
+from harness.traffic.search import Search
 
 SYNTHETIC = {"kind": "synthetic", "input_tokens_mean": 100, "output_tokens_mean": 20}
 CLOSED = {"kind": "closed", "concurrency": 4}
@@ -103,6 +104,16 @@ def test_a_search_is_as_many_cells_as_it_has_probes() -> None:
     assert search is not None and plain.search is None
     one, many = (each.estimates[each.baseline.id].counted_s["load"] for each in (plan, searched))
     assert many == pytest.approx(search.probes_expected * one)
+
+
+@pytest.mark.parametrize(("low", "probe_s", "seconds"), [(1.0, 60.0, 60), (4.0, 60.0, 60), (0.1, 60.0, 100)])
+def test_a_probe_is_as_long_as_the_search_says(low: float, probe_s: float, seconds: float) -> None:
+    search = Search(sla="chat", low=low, probe_s=probe_s)
+    load = Load(
+        workload=SYNTHETIC, arrival={"kind": "poisson", "rate_rps": 1}, requests=10, warmup_requests=0, search=search
+    )
+    expected = search.probes_expected * seconds
+    assert size_of(load).seconds(load, 1e9, 1e9, 0.0) == pytest.approx(expected, rel=0.02)
 
 
 def test_a_file_is_read_by_the_plan_and_its_faults_are_named(tmp_path: Path) -> None:

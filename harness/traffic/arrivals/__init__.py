@@ -8,7 +8,7 @@ import importlib
 import itertools
 import pkgutil
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from typing import Any, ClassVar, TypeVar
@@ -18,6 +18,9 @@ from harness.traffic.parameters import checked, unknown
 
 NS_PER_S = 1_000_000_000
 DEFAULT_KIND = "closed"
+
+LATEST_S = 100 * 365 * 86_400.0
+"""A session that would start later than that is a slip of the rate; records keep times as 64 bits of nanoseconds."""
 
 
 class Arrival:
@@ -132,6 +135,11 @@ def due_ns(
         Of each session of the window, its own time in a trace, or None.
     seed : int or str
         Equal seeds give equal times.
+
+    Raises
+    ------
+    ConfigError
+        When the last would start more than a century after the first.
     """
     process = process.with_times(starts_s)
     if process.places is not None:
@@ -139,9 +147,21 @@ def due_ns(
     rng = random.Random(f"arrivals-{seed}")
     steady = process.steady()
     if steady is process:
-        every = [round(at * NS_PER_S) for at in itertools.islice(process.offsets_s(rng), warmup + len(starts_s))]
-        return list(every[:warmup]), list(every[warmup:])
+        every = _whole_ns(itertools.islice(process.offsets_s(rng), warmup + len(starts_s)))
+        return every[:warmup], every[warmup:]
     before = list(itertools.islice(steady.offsets_s(rng), warmup + 1 if warmup else 0))
     origin = before.pop() if before else 0.0
     window = itertools.islice(process.offsets_s(rng), len(starts_s))
-    return [round(at * NS_PER_S) for at in before], [round((origin + at) * NS_PER_S) for at in window]
+    return _whole_ns(before), _whole_ns(origin + at for at in window)
+
+
+def _whole_ns(times_s: Iterable[float]) -> list[int | None]:
+    times: list[int | None] = []
+    for at in times_s:
+        if not at <= LATEST_S:
+            raise ConfigError(
+                f"arrival: session {len(times) + 1} would start {at:.3g} s after the first, more than a century; ask a "
+                "higher rate"
+            )
+        times.append(round(at * NS_PER_S))
+    return times

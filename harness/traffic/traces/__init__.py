@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -229,8 +230,9 @@ def lines_of(file: Path) -> Iterator[tuple[Line, str]]:
             for number, line in enumerate(text, 1):
                 yield Line(file, number), line
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}, line {number + 1}: is not UTF-8 text ({error.reason})") from error
-    except (OSError, EOFError) as error:
+        number += 1 + error.object[: error.start].count(b"\n")  # of the piece that was being decoded
+        raise ConfigError(f"{file}, line {number}: is not UTF-8 text ({error.reason})") from error
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}, line {number + 1}: can't be read: {error}") from error
 
 
@@ -244,6 +246,8 @@ def _values(file: Path) -> Iterator[tuple[Line, Mapping[str, Any]]]:
         for line, text in chain([first], lines):
             yield line, _object(line, text)
         return
+    if first[1].lstrip().startswith("["):
+        raise ConfigError(f"{file}, line {first[0].number}: is a JSON list; write one object a line (JSONL)")
     columns = [name.strip() for name in _cells(*first)]
     for line, text in lines:
         cells = _cells(line, text)

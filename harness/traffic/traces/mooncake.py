@@ -5,12 +5,16 @@ stands for the block and all before it. Also the same as a CSV whose `hash_id_ra
 `first-last`, parted by spaces.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness.traffic.traces import Line, Row, blocks_of, field, trace_format
+from harness.traffic.traces import TOKENS_MAX, Line, Row, blocks_of, field, trace_format
 
 BLOCK_TOKENS = 512
+
+BLOCKS_MAX = TOKENS_MAX
+"""Ids of a request that are more are a fault of the file: a block has at least one token."""
 
 
 @trace_format("mooncake", "timestamp", "input_length", "output_length", "hash_ids", block_tokens=BLOCK_TOKENS)
@@ -28,12 +32,17 @@ def published(line: Line, values: Mapping[str, Any]) -> Row:
 def in_ranges(line: Line, values: Mapping[str, Any]) -> Row:
     """A row with its ids as ranges."""
     ranges = field(line, values, "hash_id_ranges")
+    if not isinstance(ranges, str):
+        raise line.error("hash_id_ranges", ranges, "a text of ids and first-last")
     ids: list[int] = []
     for text in ranges.split():
-        first, dash, last = text.partition("-")
-        if not first.isdecimal() or (dash and not (last.isdecimal() and int(last) >= int(first))):
+        found = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", text)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if last < first:
             raise line.error("hash_id_ranges", text, "an id or first-last")
-        ids += range(int(first), int(last or first) + 1)
+        if len(ids) + last - first >= BLOCKS_MAX:
+            raise line.error("hash_id_ranges", text, f"at most {BLOCKS_MAX} blocks in all")
+        ids += range(first, last + 1)
     return Row(
         line.number_of("timestamp_ms", field(line, values, "timestamp_ms")) / 1000,
         line.tokens_of("input_length", field(line, values, "input_length")),

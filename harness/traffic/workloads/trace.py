@@ -12,6 +12,8 @@ from harness.traffic.workloads import Drawn, Wanted, workload
 
 FITS = ("cut", "scale", "drop")
 
+LENGTH_SCALE_MAX = 1e6
+
 
 @dataclass(frozen=True)
 class TraceFile:
@@ -37,7 +39,7 @@ class TraceFile:
         takes more than half the context; ``scale``: all lengths, blocks included, are multiplied by the one factor
         that makes the longest fit; ``drop``: it is left out and the next one taken. All are counted in the statistics.
     length_scale : float
-        A factor on all lengths before that, > 0. Blocks shrink or grow with the rest, to whole tokens.
+        A factor on all lengths before that, > 0, at most a million. Blocks shrink or grow with it, to whole tokens.
     block_tokens : int or None
         Tokens of a block; None: what the format says.
     """
@@ -60,7 +62,10 @@ class TraceFile:
         need(self.rows_max >= 1, f"rows_max: {self.rows_max} must be >= 1")
         need(self.from_s >= 0, f"from_s: {self.from_s} must be >= 0")
         need(self.to_s is None or self.to_s > self.from_s, f"to_s: {self.to_s} must be > from_s ({self.from_s})")
-        need(self.length_scale > 0, f"length_scale: {self.length_scale} must be > 0")
+        need(
+            0 < self.length_scale <= LENGTH_SCALE_MAX,
+            f"length_scale: {self.length_scale} must be > 0 and <= {LENGTH_SCALE_MAX:g}",
+        )
         need(self.block_tokens is None or self.block_tokens >= 1, f"block_tokens: {self.block_tokens} must be >= 1")
         self.read()
 

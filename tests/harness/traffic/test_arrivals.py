@@ -286,3 +286,9 @@ def test_a_plan_knows_a_traces_peak() -> None:
     assert process.seconds(5) == 200.0
     assert process.seconds(50) == 2000.0, "on and on at the same rate"
     assert process.in_flight(5, 10.0) == 3
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("poisson", {"rate_rps": 1e-300}), ("trace", {"scale": 1e-300})])
+def test_a_rate_at_which_nothing_would_ever_be_sent_is_refused(kind: str, keys: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"^arrival: session \d+ would start .* s after the first"):
+        due_ns(example(kind, **keys), 0, trace_times(3), 1)

@@ -131,6 +131,16 @@ def test_a_file_that_has_changed_is_read_again(trace_file: Path) -> None:
         (MOONCAKE + "[1]\n", r"line 3: is not a JSON object"),
         (MOONCAKE_RANGES.replace("46-47\n", "46-\n"), r"line 3, hash_id_ranges: '46-' must be an id or first-last"),
         (MOONCAKE_RANGES.replace("46-47\n", "47-46\n"), r"line 3, hash_id_ranges: '47-46' must be"),
+        (MOONCAKE_RANGES.replace("46-47\n", "46-" + "9" * 5000 + "\n"), r"line 3, hash_id_ranges: '46-9+' must be"),
+        (
+            MOONCAKE_RANGES.replace("46-47\n", "1-9 46-99999999999\n"),
+            r"line 3, hash_id_ranges: '46-99999999999' must be at most 10000000 blocks",
+        ),
+        (
+            MOONCAKE.replace("hash_ids", "hash_id_ranges").replace("timestamp", "timestamp_ms"),
+            r"line 1, hash_id_ranges: '\[46, 47, 2353\]' must be a text",
+        ),
+        ("[" + MOONCAKE.replace("\n", ",\n").rstrip(",\n") + "]\n", r"line 1: is a JSON list; write one object a line"),
         (BAILIAN.replace("[1, 2, 4]", "[1]"), r"line 2, hash_ids: 1 blocks for a prompt of 48 tokens; at 16 tokens"),
         ("", r"has no rows"),
         ("arrival_s,context_tokens,generated_tokens\n", r"has no rows"),
@@ -146,7 +156,12 @@ def test_what_is_wrong_is_named_with_file_line_and_field(trace_file: Path, text:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"arrival_s,context_tokens,generated_tokens\n1,2,3\n1,\xff,3\n", r"line \d: is not UTF-8 text"),
+        (b"arrival_s,context_tokens,generated_tokens\n1,2,3\n1,\xff,3\n", r"line 3: is not UTF-8 text"),
+        (
+            b"arrival_s,context_tokens,generated_tokens\n" + b"1,2,3\n" * 9000 + b"\xff\n",
+            r"line 9002: is not UTF-8 text",
+        ),
+        (gzip.compress(AZURE_2023.encode())[:30] + b"\xff" * 99, r"line 1: can't be read: Error -3"),
         (gzip.compress(AZURE_2023.encode())[:-5], r"line 5: can't be read: Compressed file ended"),
     ],
 )

@@ -153,7 +153,12 @@ def test_what_is_wrong_is_named_with_file_entry_and_field(path: Path, text: str,
 
 
 @pytest.mark.parametrize(
-    "content", [b'[{"conversations": [{"from": "human", "value": "\xff"}]}]', gzip.compress(b"[]")[:-9]]
+    "content",
+    [
+        b'[{"conversations": [{"from": "human", "value": "\xff"}]}]',
+        gzip.compress(b"[]")[:-9],
+        gzip.compress(b"[]" * 99)[:10] + b"\xff" * 30,
+    ],
 )
 def test_what_is_no_text_is_named(path: Path, content: bytes) -> None:
     path.write_bytes(content)

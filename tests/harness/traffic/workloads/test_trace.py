@@ -123,6 +123,7 @@ def test_a_trace_without_blocks_shares_nothing(tmp_path: Path) -> None:
         ({"format": "azure"}, r"^workload\.path: .*, line 1: has no '.*', which the format azure needs"),
         ({"to_s": 1, "from_s": 2}, r"^workload\.to_s: 1.0 must be > from_s \(2.0\)"),
         ({"length_scale": 0}, r"^workload\.length_scale: 0.0 must be > 0"),
+        ({"length_scale": 1e308}, r"^workload\.length_scale: 1e\+308 must be > 0 and <= 1e\+06"),
         ({"block_tokens": 100}, r"^workload\.path: .*, line 1, hash_ids: 3 blocks for a prompt of 1100 tokens; at 100"),
         ({"skip_rows": 9}, r"^workload\.path: .*: has no rows after skip_rows \(9\)"),
     ],
