@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
     plan = make_plan(config, calibration.load(hardware_sha256), [gpu["memory_bytes"] for gpu in machine["gpus"]])
     print_plan(_console(), plan, config)
     results = Path(config.results_dir).resolve()
-    store.need_room(Path(config.reports_dir).resolve(), REPORT_BYTES)
+    store.need_room(Path(config.reports_dir).resolve(), REPORT_BYTES, "reports_dir")
     store.need_room(results, plan.disk_bytes())
     with exclusive_node():  # a busy machine is refused before a folder is made
         for manifest in results.glob("*/*/manifest.json"):

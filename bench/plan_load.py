@@ -114,7 +114,7 @@ def load_size(name: str, load: Load, context_tokens: int) -> LoadSize:
     """
     try:
         for stream in load.streams:
-            _need_context(stream.workload.parameters, context_tokens)
+            _need_context(stream.workload.parameters, context_tokens, stream.where)
         key = json.dumps(asdict(load), sort_keys=True), context_tokens
         if key not in _DRAWN:
             _DRAWN[key] = _drawn(load, context_tokens)
@@ -123,16 +123,18 @@ def load_size(name: str, load: Load, context_tokens: int) -> LoadSize:
         raise ConfigError(f"scenarios/load/{name}.yaml: {error}") from error
 
 
-def _need_context(parameters: Any, context_tokens: int) -> None:
+def _need_context(parameters: Any, context_tokens: int, where: str) -> None:
     """A kind that states lengths may state none that the context has no room for."""
-    stated = [getattr(parameters, key, None) for key in ("input_tokens_max", "input_tokens_mean")]
-    longest = max((value for value in stated if isinstance(value, int)), default=0)
-    output = getattr(parameters, "output_tokens_mean", None)
-    longest += output if isinstance(output, int) else 0
-    if longest > context_tokens:
-        raise ConfigError(
-            f"prompt + output of {longest} tokens don't fit scenario.settings.context_tokens={context_tokens}"
-        )
+
+    def stated(*keys: str) -> list[tuple[int, str]]:
+        values = [(getattr(parameters, key, None), key) for key in keys]
+        return [(value, key) for value, key in values if isinstance(value, int)]
+
+    parts = [max(stated("input_tokens_max", "input_tokens_mean"), default=None), *stated("output_tokens_mean")]
+    lengths = {key: value for value, key in filter(None, parts)}
+    if sum(lengths.values()) > context_tokens:
+        named = " + ".join(f"{key}={value}" for key, value in lengths.items())
+        raise ConfigError(f"{where}: {named} tokens don't fit scenario.settings.context_tokens={context_tokens}")
 
 
 def _traffic(load: Load, context_tokens: int) -> tuple[Load, Traffic]:

@@ -116,19 +116,18 @@ def _new_folder(base: Path) -> Path:
             raise storage_error(folder, error) from error
 
 
-def need_room(folder: Path, bytes_needed: int) -> None:
-    """Raise `StorageError` where the disk of `folder` can't hold a run, before anything is launched."""
+def need_room(folder: Path, bytes_needed: int, key: str = "results_dir") -> None:
+    """Raise `StorageError` where the disk of `folder` can't hold a run, before anything is launched; `key` names it."""
     existing = folder
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
     if free < bytes_needed:
         raise StorageError(
-            f"{folder}: {free / 1e6:.0f} MB free, a run may need {bytes_needed / 1e6:.0f} MB; "
-            "free room or set results_dir="
+            f"{folder}: {free / 1e6:.0f} MB free, a run may need {bytes_needed / 1e6:.0f} MB; free room or set {key}="
         )
     if not os.access(existing, os.W_OK):
-        raise StorageError(f"{existing} can't be written; set results_dir= to a folder of yours")
+        raise StorageError(f"{existing} can't be written; set {key}= to a folder of yours")
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

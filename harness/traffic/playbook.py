@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from harness.errors import ConfigError
 from harness.traffic.partition import split
 
 _NONE = np.empty(0, np.int64)
@@ -104,9 +105,22 @@ class Playbook:
         What `build_schedule` wrote.
     worker, workers : int
         Number of this client process and how many there are: the own part is the same wherever it is computed.
+
+    Raises
+    ------
+    ConfigError
+        When the file can't be read, or isn't a whole schedule.
     """
 
     def __init__(self, schedule: Path, worker: int = 0, workers: int = 1) -> None:
+        try:
+            self._read(schedule, worker, workers)
+        except OSError as error:
+            raise ConfigError(f"schedule {schedule} can't be read: {error.strerror}") from error
+        except (ValueError, KeyError) as error:  # no JSON, an empty file, a tenant that no line has named
+            raise ConfigError(f"{schedule} is not a schedule: {error}") from error
+
+    def _read(self, schedule: Path, worker: int, workers: int) -> None:
         with open(schedule, "rb") as file:
             self._file = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         self.engine = msgspec.json.decode(self._file.readline(), type=Engine)
@@ -151,6 +165,9 @@ class Playbook:
             place = decode(line)
             found[place.tenant].add(at, place)
             at += len(line)
+        held = sum(sum(one.turns) for one in found.values())
+        if held != self.all_requests:
+            raise ValueError(f"it holds {held} of its {self.all_requests} requests")
         concurrency = {name: group.concurrency for name, group in facts.groups.items()}
         counts = {name: len(one.offsets) for name, one in found.items()}
         for name, part in split(concurrency, counts, workers)[worker].items():

@@ -116,6 +116,15 @@ def test_a_probe_is_as_long_as_the_search_says(low: float, probe_s: float, secon
     assert size_of(load).seconds(load, 1e9, 1e9, 0.0) == pytest.approx(expected, rel=0.02)
 
 
+def test_lengths_that_do_not_fit_are_named_with_their_tenant() -> None:
+    tenants = {"a": Tenant(workload=SYNTHETIC, arrival=CLOSED, requests=1)}
+    for load, where in ((Load(workload=SYNTHETIC, arrival=CLOSED), ""), (Load(tenants=tenants), r"tenants\.a\.")):
+        with pytest.raises(
+            ConfigError, match=rf"{where}workload: input_tokens_mean=100 \+ output_tokens_mean=20 tokens"
+        ):
+            size_of(load, 119)
+
+
 def test_a_file_is_read_by_the_plan_and_its_faults_are_named(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\nnonsense,1,2\n")

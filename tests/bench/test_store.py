@@ -83,6 +83,8 @@ def test_a_missing_parent_is_measured_by_the_disk_it_would_lie_on(tmp_path: Path
     store.need_room(tmp_path / "not" / "yet" / "there", 1)
     with pytest.raises(StorageError, match="free"):
         store.need_room(tmp_path, 2**62)
+    with pytest.raises(StorageError, match=r"set reports_dir=$"):
+        store.need_room(tmp_path, 2**62, "reports_dir")
 
 
 def test_a_failed_write_leaves_the_old_file_whole_and_no_litter(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+
+from harness.errors import ConfigError
 from harness.traffic.playbook import Playbook
 
 from .schedules import turn, write_schedule
@@ -22,6 +25,23 @@ def test_sessions_are_read_where_they_lie(tmp_path: Path) -> None:
     first, second = (playbook.session(at) for at in playbook.groups[""].offsets)
     assert (first.session_id, first.first_request, first.turns[1].prompt_tokens) == ("window-00000", 0, 12)
     assert (second.first_request, second.turns[0].new, second.due_ns) == (2, [(20, 4)], None)
+
+
+def test_a_file_that_is_no_whole_schedule_is_named(tmp_path: Path) -> None:
+    path = write_schedule(tmp_path / "s", [{"turns": [turn(0, 9, 2)]}] * 3)
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", 0, -1)
+    for content, why in (
+        (b"", "is not a schedule: cannot mmap an empty file"),
+        (whole[:20], "is not a schedule: Input data was truncated"),
+        (whole[: last + 9], "is not a schedule: Input data was truncated"),
+        (whole[: last + 1], "is not a schedule: it holds 2 of its 3 requests"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=f"{path} {why}"):
+            Playbook(path)
+    with pytest.raises(ConfigError, match=r"schedule .*none can't be read: No such file"):
+        Playbook(tmp_path / "none")
 
 
 def test_workers_share_a_schedule_without_loss(tmp_path: Path) -> None:
