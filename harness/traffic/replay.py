@@ -79,8 +79,9 @@ def replay(
     Raises
     ------
     LaunchError
-        When the client died or got stuck. Its raw record and `requests.parquet` are kept, with what was under way as
-        `client_lost`. One of several processes that is lost raises nothing: `ClientFacts.lost_workers`.
+        When a port of the client's is taken, or the client died or got stuck. Its raw record and `requests.parquet`
+        are kept, with what was under way as `client_lost`. One of several processes that is lost raises nothing:
+        `ClientFacts.lost_workers`.
     StorageError
         When the record can't be written.
     """
@@ -88,6 +89,7 @@ def replay(
     playbook = Playbook(schedule_path)
     log_path, parquet = out_dir / "client.log", out_dir / "requests.parquet"
     _clear(out_dir)
+    _need_ports(options)
     argv = _argv(options, schedule_path.resolve(), base_url, out_dir.resolve())
     try:
         with guarded(
@@ -147,6 +149,22 @@ def _own_address() -> str:
             return str(sock.getsockname()[0])
         except OSError:
             return socket.gethostname()
+
+
+def _need_ports(options: ClientOptions) -> None:
+    """A port that is taken is named here: of Locust's own words the end of a traceback would be left."""
+    wanted = [("web_port", "127.0.0.1", options.web_port)]
+    if options.workers:
+        wanted.append(("bind_port", "" if options.bind_host == "*" else options.bind_host, options.bind_port))
+    for key, host, port in wanted:
+        if port is None:
+            continue
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((host, port))
+            except OSError as error:
+                raise LaunchError(f"client.{key}: can't listen on {host or '*'}:{port}: {error.strerror}") from error
 
 
 def _clear(out_dir: Path) -> None:

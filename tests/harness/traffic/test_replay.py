@@ -439,3 +439,11 @@ def most_at_once(rows: list[dict[str, Any]]) -> int:
     """Most requests under way at the same moment."""
     changes = sorted([(row["sent_ns"], 1) for row in rows] + [(row["ended_ns"], -1) for row in rows])
     return max(accumulate(change for _, change in changes))
+
+
+@pytest.mark.parametrize("key", ["web_port", "bind_port"])
+def test_a_port_that_is_taken_is_named(cell: Cell, key: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = ClientOptions(**{key: taken.getsockname()[1]}, workers=int(key == "bind_port"))  # type: ignore[arg-type]
+        with pytest.raises(LaunchError, match=rf"^client\.{key}: can't listen on .*: Address already in use"):
+            cell.replay(ONE_SHOT, "http://127.0.0.1:9", options)
