@@ -15,7 +15,7 @@ overrides = $(if $(SCENARIO),scenario='$(SCENARIO)') $(call axis,BACKEND,backend
   $(call axis,STRATEGY,strategy) $(call axis,LOAD,load) $(call axis,ACCURACY,accuracy) $(ARGS)
 
 # `exec`: a signal meets the program itself, once. make's own variables mean nothing to an engine that compiles.
-run = exec env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/python
+run = exec env -u PYTHONOPTIMIZE -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/python
 
 .PHONY: help setup bench plan report jmeter test test-e2e lint
 .DEFAULT_GOAL := help

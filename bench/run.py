@@ -48,12 +48,28 @@ class Prepared:
 
 
 def prepare(config: Config, plan: Plan, say: Say) -> Prepared:
-    """Make the plan's engines and models ready (created on first use); raises `SetupError`."""
+    """Make the plan's engines and models ready (created on first use).
+
+    Raises
+    ------
+    SetupError
+        When one can't be had.
+    ConfigError
+        When this machine lacks something that the configuration asks of it.
+    """
+    _need_cores("scenario.client.cores", config.scenario.client.cores)
+    _need_cores("scenario.settings.cores", config.scenario.settings.cores)
     used = {d.backend for d in plan.deployments}, {d.model for d in plan.deployments}
     backends = {name: backend_class(name)(options) for name, options in config.backend.items()}
     engines = {name: ensure(b.environment, b.options, say) for name, b in backends.items() if name in used[0]}
     models = {name: prepare_model(name, spec, say) for name, spec in config.model.items() if name in used[1]}
     return Prepared(backends, engines, models)
+
+
+def _need_cores(key: str, cores: list[int] | None) -> None:
+    here = sorted(os.sched_getaffinity(0))
+    if missing := sorted(set(cores or ()) - set(here)):
+        raise ConfigError(f"{key}: this machine has no core {', '.join(map(str, missing))}; allowed: {here}")
 
 
 @contextmanager

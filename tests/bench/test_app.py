@@ -45,6 +45,15 @@ def test_what_is_wrong_is_named_without_a_traceback(arguments: list[str], words:
         assert word in done.stderr
 
 
+@pytest.mark.parametrize("key", ["scenario.client.cores", "scenario.settings.cores"])
+def test_cores_that_the_machine_lacks_are_refused_before_anything_is_launched(key: str, tmp_path: Path) -> None:
+    one = ("scenario=smoke", "backend=llama-cpp", "strategy=baseline")
+    done = bench("run", *one, f"{key}=[0,4095]", f"results_dir={tmp_path}")
+    assert done.returncode == EXIT_CONFIG, done.stdout + done.stderr
+    assert f"error: {key}: this machine has no core 4095" in done.stderr
+    assert not list(tmp_path.glob("*/*"))
+
+
 def test_a_results_folder_without_room_is_refused_before_the_start() -> None:
     many = "load.sharegpt-smoke.requests=2000000000"
     done = bench("run", "scenario=smoke", many, "scenario.budget_minutes=null", "results_dir=/tmp")
