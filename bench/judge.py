@@ -12,7 +12,7 @@ from bench.analysis.metrics import held_against, itl_limits, launch_statistics
 from bench.analysis.planned import planned_load
 from bench.analysis.records import Records
 from bench.analysis.state import cell_state
-from harness.errors import KVMarkError
+from harness.errors import KVMarkError, LaunchError
 from harness.files import read_json
 from harness.saturation import Judge, Judgement
 from harness.traffic.load import Load
@@ -20,7 +20,10 @@ from harness.traffic.search import CLIENT_BOUND, MET, MISSED
 
 
 def judge_by(slas: Mapping[str, Mapping[str, Any]]) -> Judge:
-    """A judge of probes; `slas` are the scenario's, by name."""
+    """A judge of probes; `slas` are the scenario's, by name.
+
+    It raises `LaunchError` where a probe says nothing of the server: its client failed, or its record can't be read.
+    """
 
     def judge(load: Load, folder: Path) -> Judgement:
         assert load.search is not None
@@ -30,12 +33,15 @@ def judge_by(slas: Mapping[str, Mapping[str, Any]]) -> Judge:
         try:
             measured = measure(Records.open(folder / "requests.parquet"), planned.groups, itl_limits(limits))
         except (OSError, ValueError, KVMarkError) as error:  # pyarrow's own errors are ValueErrors
-            return Judgement(MISSED, f"{facts.get('reason') or error}")
+            raise LaunchError(f"probe {folder.name}: {facts.get('reason') or error}") from error
         client = client_figures(facts, measured, planned)
         state, reason = cell_state(facts, measured.window, client, judge_client(client, measured.window))
         if state == "client-bound":
             return Judgement(CLIENT_BOUND, reason)
         if state != "measured":
+            # Only what the server did is a miss of its own: a client that died or lost a worker ends the search.
+            if not facts.get("client") or client.lost_workers or measured.window.ok.any():
+                raise LaunchError(f"probe {folder.name}: {reason}")
             return Judgement(MISSED, reason)
         return _held_against(limits, launch_statistics(measured.window, {load.search.sla: limits}))
 

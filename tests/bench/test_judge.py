@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.judge import judge_by
+from harness.errors import LaunchError
 from harness.saturation import Judgement
 from harness.traffic.load import Load
 from tests.bench.run_folder import request, table
@@ -63,11 +64,28 @@ def test_a_probe_is_held_against_every_limit(
     assert (judgement.reason is None) == (outcome == "met")
 
 
-def test_a_probe_that_left_no_records_or_failed_is_missed(tmp_path: Path) -> None:
-    died = judged(tmp_path, None, {"ttft_p90_ms": 100}, state="failed", reason="the load client died")
-    assert (died.outcome, died.reason) == ("missed", "the load client died")
-    failed = judged(tmp_path, rows(), {"ttft_p90_ms": 100}, state="failed", reason="the server died")
-    assert (failed.outcome, failed.reason) == ("missed", "the server died")
+@pytest.mark.parametrize(
+    ("found", "facts", "reason"),
+    [
+        (None, {"state": "failed", "reason": "the load client died"}, "the load client died"),
+        (rows(), {"state": "failed", "reason": "the load client died", "client": None}, "the load client died"),
+        (
+            rows(failed=20),
+            {"client": {**CALM, "exit_code": 70, "lost_workers": [{"number": 1, "host": "h", "reason": "killed"}]}},
+            "not comparable",
+        ),
+    ],
+)
+def test_a_client_that_failed_is_no_miss_of_the_server(
+    tmp_path: Path, found: list[dict[str, Any]] | None, facts: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(LaunchError, match=reason):
+        judged(tmp_path, found, {"ttft_p90_ms": 100}, **facts)
+
+
+def test_a_server_that_fails_every_request_has_missed(tmp_path: Path) -> None:
+    judgement = judged(tmp_path, rows(failed=20), {"ttft_p90_ms": 100}, state="failed", reason="all 20 requests failed")
+    assert (judgement.outcome, judgement.reason) == ("missed", "all 20 requests failed")
 
 
 def test_a_probe_that_the_client_could_not_send_is_client_bound(tmp_path: Path) -> None:
