@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from harness.accuracy.fidelity_options import FidelityOptions
 from harness.accuracy.task import Task
 from harness.backends.interface import BackendOptions
 from harness.errors import ConfigError
@@ -69,6 +70,36 @@ class OutputCheck:
 
 
 @dataclass
+class Until:
+    """Adds blocks until every primary interval is narrow enough, or the time or `blocks_max` is used up.
+
+    Attributes
+    ----------
+    throughput_pct, latency_pct : float or None
+        Largest half-width of a primary comparison's interval, in per cent; null: that metric isn't waited for.
+    blocks_max : int
+        Most blocks in all.
+    """
+
+    throughput_pct: float | None = None
+    latency_pct: float | None = None
+    blocks_max: int = 12
+
+    @property
+    def asked(self) -> bool:
+        """Whether blocks are added at all."""
+        return self.throughput_pct is not None or self.latency_pct is not None
+
+    def __post_init__(self) -> None:
+        for key in ("throughput_pct", "latency_pct"):
+            value = getattr(self, key)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"until.{key}: {value} must be > 0, or null")
+        if self.blocks_max < 2:
+            raise ConfigError(f"until.blocks_max: {self.blocks_max} must be >= 2")
+
+
+@dataclass
 class Scenario:
     """What to compare, how often, and within what limits.
 
@@ -92,6 +123,10 @@ class Scenario:
         ``backend/strategy``: launched once for proof of effect and output check, without load.
     optional : list of str
         ``backend/strategy``: what the plan may drop, first named first dropped.
+    until : Until
+        Blocks beyond `blocks`, by the precision reached.
+    fidelity : FidelityOptions
+        Sizes of forced decode, greedy continuations and repeats.
     on_gpu, on_high_precision : list of str
         Overrides applied where a GPU is present, and with ``precision=high``; the user's own come after them.
     """
@@ -107,6 +142,8 @@ class Scenario:
     check_only: list[str] = field(default_factory=list)
     optional: list[str] = field(default_factory=list)
     margin: Margin = field(default_factory=Margin)
+    until: Until = field(default_factory=Until)
+    fidelity: FidelityOptions = field(default_factory=FidelityOptions)
     output_check: OutputCheck = field(default_factory=OutputCheck)
     on_gpu: list[str] = field(default_factory=list)
     on_high_precision: list[str] = field(default_factory=list)

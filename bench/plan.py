@@ -18,7 +18,7 @@ from bench.calibration import Calibration, Noise
 from bench.config import Config, Scenario, choices
 from bench.plan_load import LoadSize, load_size
 from bench.plan_memory import Memory, fitted, weight_bytes
-from harness.accuracy.task import Task, check_task
+from harness.accuracy.task import Task, check_task, kind_of
 from harness.backends import backend_class
 from harness.backends.interface import Backend
 from harness.errors import ConfigError, Unsupported
@@ -39,8 +39,6 @@ TASK_START_S = 3.0
 """Start of the lm-eval process and loading of its task."""
 CHECK_TOKENS, CHECK_POSITIONS = 4096, 24
 """Size of the output check, for the time estimate."""
-_DATA_SET_ITEMS, _DATA_SET_PROMPT_TOKENS = 1000, 700
-"""Size of a data set's task without a limit; a 5-shot prompt of MMLU or GSM8K."""
 BLOCK_TOKENS = 128
 """The KV pool is a multiple of this, so that a block-based engine loses nothing to rounding; one block more than the
 longest sequence needs is the engine's own."""
@@ -385,8 +383,10 @@ def _estimate(
     load_s = sum(size.seconds(load, prefill, decode, speed.request_s) for load, size in loads)
     accuracy_s = 0.0
     for task in config.accuracy.values():
-        prompt_tokens, questions = _task_size(task, strategy.prefix_reuse)
-        accuracy_s += TASK_START_S + prompt_tokens / prefill + questions * (8 / decode + speed.request_s)
+        asked = kind_of(task).size(task)
+        prompt_tokens = asked.distinct_prompt_tokens if strategy.prefix_reuse else asked.prompt_tokens
+        accuracy_s += TASK_START_S + prompt_tokens / prefill
+        accuracy_s += asked.output_tokens / decode + asked.questions * speed.request_s
     capacity = backend.capacity_tokens(strategy, spec.shape, settings)
     bytes_per_token = spec.shape.kv_bytes_per_token(backend.kv_bits_per_value(strategy))
     working_set = max(size.working_set_tokens(load) for load, size in loads)
@@ -404,15 +404,6 @@ def _estimate(
         working_set_tokens=working_set,
         working_set_bytes=working_set * bytes_per_token,
     )
-
-
-def _task_size(task: Task, prefix_reuse: bool) -> tuple[int, int]:
-    """Prompt tokens that a task makes an engine compute, and its questions; for the time estimate."""
-    if task.kind == "retrieval":
-        context, questions = task.context_tokens or 0, task.documents * task.questions
-        return context * (task.documents if prefix_reuse else questions), questions
-    items = task.limit or _DATA_SET_ITEMS
-    return items * _DATA_SET_PROMPT_TOKENS, items
 
 
 def _check_only_estimates(

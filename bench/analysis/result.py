@@ -318,10 +318,14 @@ class AccuracyScore:
 
 @dataclass(frozen=True)
 class AccuracyComparison:
-    """A task's score against the same engine's 16-bit baseline, paired by block and item.
+    """A task's score against a baseline, paired by block and item (rule 12).
 
     Attributes
     ----------
+    margin_pp : float
+        Largest loss that counts as none, percentage points; of a relative margin, that share of the baseline's score.
+    margin_relative_pct : float or None
+        The margin as configured, where it is relative to the baseline's score.
     difference_pp, low_pp, high_pp : float or None
         Candidate less baseline, percentage points, with the 95 % interval used.
     n, documents : int
@@ -329,7 +333,19 @@ class AccuracyComparison:
     lost, gained : int
         Items that only the baseline, and only the candidate, got right.
     non_inferior : bool
-        Whether a loss as large as the margin is excluded.
+        Whether a loss as large as the margin is excluded, adjusted over the tasks.
+    non_inferiority_p, difference_p : float or None
+        One-sided p-value of a loss of the margin or more, and the exact McNemar test's; each as it is, and
+    non_inferiority_p_holm, difference_p_holm : float or None
+        adjusted over the deployment's tasks (Holm, 1979).
+    tasks : int
+        Size of that family.
+    flip_floor_pct : float or None
+        Share of the same items whose score differs between the baseline's own two launches (A, A′).
+    smallest_loss_pp : float or None
+        The true loss that this comparison had 80 % power to find, from the discordance seen.
+    method : str
+        What the interval is.
     """
 
     task: str
@@ -348,6 +364,150 @@ class AccuracyComparison:
     gained: int = 0
     non_inferior: bool = False
     method: str = ""
+    margin_relative_pct: float | None = None
+    non_inferiority_p: float | None = None
+    non_inferiority_p_holm: float | None = None
+    difference_p: float | None = None
+    difference_p_holm: float | None = None
+    tasks: int = 1
+    flip_floor_pct: float | None = None
+    smallest_loss_pp: float | None = None
+
+
+@dataclass(frozen=True)
+class FlipFloor:
+    """Answers of the baseline's launch A′ against its launch A: what differs though nothing was changed.
+
+    Attributes
+    ----------
+    blocks : dict
+        Block → share of the items whose score differs there.
+    lost, gained : int
+        Items that only A, and only A′, got right, over all blocks.
+    identical : float or None
+        Share of generated answers that are equal text; None: nothing was generated.
+    """
+
+    task: str
+    deployment: str
+    n: int
+    lost: int
+    gained: int
+    flips_pct: float
+    blocks: dict[str, float]
+    identical: float | None = None
+
+
+@dataclass(frozen=True)
+class TextAgreement:
+    """Generated answers of one task held against other texts: BLEU-4 (sacrebleu) and ROUGE-L (rouge-score).
+
+    Attributes
+    ----------
+    against : str
+        ``references``: the task's own; ``engine`` or ``common``: the answers of that baseline.
+    bleu4, rouge_l : float
+        Corpus BLEU and mean F-measure of ROUGE-L, 0 to 100.
+    bleu4_low, bleu4_high, rouge_l_low, rouge_l_high : float or None
+        95 % intervals.
+    identical : float
+        Share of answers equal to the reference text.
+    """
+
+    task: str
+    deployment: str
+    against: str
+    n: int
+    bleu4: float
+    rouge_l: float
+    identical: float
+    bleu4_low: float | None = None
+    bleu4_high: float | None = None
+    rouge_l_low: float | None = None
+    rouge_l_high: float | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class FidelityBand:
+    """Forced decode over a stretch of the context, against the same engine's 16-bit launch of the block.
+
+    Attributes
+    ----------
+    first_position, last_position : int
+        Tokens of context before the prediction.
+    nll, nll_delta, nll_delta_low, nll_delta_high : float or None
+        Mean NLL of the text's own tokens, its change, and the change's 95 % interval; nats.
+    top1_agreement, kl : float or None
+        Share of positions with the same most probable token; mean KL divergence over the top k, nats.
+    """
+
+    name: str
+    first_position: int
+    last_position: int
+    positions: int
+    nll: float | None
+    nll_delta: float | None
+    nll_delta_low: float | None
+    nll_delta_high: float | None
+    top1_agreement: float | None
+    kl: float | None
+
+
+@dataclass(frozen=True)
+class FidelityResult:
+    """How near a deployment's predictions and greedy answers stay to the same engine's 16-bit launch.
+
+    Of a 16-bit baseline it is A′ against A: the floor that the others are read against.
+
+    Attributes
+    ----------
+    bands : tuple of FidelityBand
+        ``all`` first, then stretches of the context from early to late.
+    cache_hits_verified : bool or None
+        Whether the engine's own counters show that prefixes were read from the cache; None: it has none.
+    cache_hits : str
+        What the counters showed.
+    greedy_prompts, greedy_tokens : int
+        Greedy continuations compared, and tokens of each.
+    identical_outputs : float or None
+        Share of them that are equal to the baseline's.
+    divergence_tokens_median : float or None
+        Tokens before the first difference, median over prompts (an identical output counts as its whole length).
+    """
+
+    baseline: str
+    is_floor: bool
+    blocks: int
+    texts: int
+    bands: tuple[FidelityBand, ...]
+    cache_hits_verified: bool | None
+    cache_hits: str
+    greedy_prompts: int = 0
+    greedy_tokens: int = 0
+    identical_outputs: float | None = None
+    divergence_tokens_median: float | None = None
+
+
+@dataclass(frozen=True)
+class DeterminismResult:
+    """The same requests again and again: how often the whole output is the same.
+
+    Attributes
+    ----------
+    identical_alone, identical_under_load : float or None
+        Share of repeats whose output equals the first answer to the same request when it was alone.
+    beside : int
+        Other requests under way at a time while it was loaded.
+    """
+
+    launches: int
+    prompts: int
+    repeats: int
+    output_tokens: int
+    identical_alone: float | None
+    identical_under_load: float | None
+    beside: int
 
 
 @dataclass(frozen=True)
@@ -404,6 +564,8 @@ class DeploymentResult:
     cells: dict[str, CellResult]
     accuracy: dict[str, AccuracyScore]
     output_check: OutputCheckResult | None
+    fidelity: FidelityResult | None = None
+    determinism: DeterminismResult | None = None
 
     @property
     def ranked(self) -> bool:
@@ -452,6 +614,8 @@ class Analysis:
     plan: dict[str, Any]
     manifest: dict[str, Any]
     problems: tuple[str, ...] = ()
+    flip_floors: tuple[FlipFloor, ...] = ()
+    texts: tuple[TextAgreement, ...] = ()
 
     def deployment(self, deployment_id: str) -> DeploymentResult:
         return next(d for d in self.deployments if d.id == deployment_id)

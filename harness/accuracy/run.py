@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness.accuracy import retrieval
-from harness.accuracy.code_execution import passes
-from harness.accuracy.datasets import Share, questions
-from harness.accuracy.task import EXERCISES, KINDS, TASKS_DIR, Task, mode_of
+from harness.accuracy.chat import chat_template
+from harness.accuracy.kinds.interface import Asking, Share
+from harness.accuracy.task import EXERCISES, TASKS_DIR, Task, kind_of, mode_of
 from harness.backends.interface import Backend
 from harness.engine_log import log_tail
 from harness.errors import ConfigError
@@ -91,8 +90,9 @@ def run_task(
     """
     began = time.monotonic()
     name = out_dir.name
-    kind, mode = KINDS[task.kind], mode_of(task, backend.reads_echo)
-    share = _share(task, mode, model, seed=seed, block=block, run_seed=run_seed)
+    kind, mode = kind_of(task), mode_of(task, backend.reads_echo)
+    chat = chat_template(model, task.chat_template_arguments) if task.prompt == "chat" else None
+    share = _share(task, mode, Asking(model, seed, block, run_seed, chat))
     rows = share.rows
     items_text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     results: dict[str, Any] = {
@@ -105,6 +105,7 @@ def run_task(
         "score": None,
         "chance": None,
         "margin_pp": task.margin_pp,
+        "margin_relative_pct": task.margin_relative_pct,
         "context_tokens": task.context_tokens,
         "exercises": list(EXERCISES[mode]),
         "state": "measured",
@@ -113,11 +114,12 @@ def run_task(
         "items": len(rows),
         "items_sha256": hashlib.sha256(items_text.encode()).hexdigest(),
         "items_repeated": share.repeated,
-        "data_set_items": None if task.kind == "retrieval" else share.data_set_items,
+        "data_set_items": share.data_set_items,
         "block": block,
         "seed": seed,
         "run_seed": run_seed,
-        "chat_template": None,
+        "prompt": task.prompt,
+        "chat_template_sha256": chat.sha256 if chat else None,
         "prompts_as_token_ids": backend.takes_token_ids,
         "num_concurrent": task.num_concurrent,
         "stop": [],
@@ -135,8 +137,8 @@ def run_task(
         results |= {"state": outcome["state"], "reason": outcome["reason"], "stop": outcome["stop"]}
         results |= {"prompt_tokens": outcome["prompt_tokens"] or None, "seconds": outcome["seconds"]}
         samples = _samples(outcome["samples"], rows)
-        if task.kind == "humaneval" and results["state"] == "measured":
-            results |= _score_code(name, task, samples, rows)
+        if kind.score is not None and results["state"] == "measured":
+            results |= kind.score(name, task, samples, rows)
     results["errors"] = sum(sample["error"] is not None for sample in samples)
     scores = [sample["score"] for sample in samples if sample["score"] is not None]
     if results["state"] == "measured":
@@ -147,26 +149,15 @@ def run_task(
     return results
 
 
-def _share(task: Task, mode: str, model: Model, *, seed: int, block: int, run_seed: int) -> Share:
-    """The block's questions."""
-    if task.kind == "retrieval":
-        assert task.context_tokens is not None, "check_task comes first"
-        found = retrieval.items(
-            model,
-            documents=task.documents,
-            questions=task.questions,
-            context_tokens=task.context_tokens,
-            seed=seed,
-        )
-        return Share(retrieval.as_rows(found), len(found), repeated=0)
-    share = questions(task, block=block, run_seed=run_seed)
+def _share(task: Task, mode: str, asking: Asking) -> Share:
+    """The block's questions; those that can be asked in several ways carry the way in their names."""
+    kind = kind_of(task)
+    share = kind.share(task, asking)
     rows = share.rows
-    if len(KINDS[task.kind].modes) > 1:
+    if len(kind.modes) > 1:
         rows = [{**row, "item_id": f"{row['item_id']}#{mode}"} for row in rows]
     if len({row["item_id"] for row in rows}) != len(rows):
-        raise ConfigError(
-            f"data_dir: item ids of {task.kind} are not unique in {task.data_dir or KINDS[task.kind].hub}"
-        )
+        raise ConfigError(f"item ids of {task.kind} are not unique in {task.data_dir or task.path or kind.hub}")
     return replace(share, rows=rows)
 
 
@@ -187,7 +178,7 @@ def _ask(
         folder = Path(scratch)
         (folder / "items.jsonl").write_text(items_text)
         job = {
-            "task_yaml": str(TASKS_DIR / f"{KINDS[task.kind].modes[mode]}.yaml"),
+            "task_yaml": str(TASKS_DIR / f"{kind_of(task).modes[mode]}.yaml"),
             "items_path": str(folder / "items.jsonl"),
             "base_url": base_url.rstrip("/"),
             "served_name": served_name,
@@ -242,22 +233,6 @@ def _samples(found: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[di
         }
         for one in found
     ]
-
-
-def _score_code(name: str, task: Task, samples: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Score generated functions by running them, if the user allows it; what changes in the results."""
-    if not task.allow_code_execution:
-        return {
-            "state": "unsupported",
-            "reason": "scoring would run code that the model wrote, on this machine and without a sandbox; the answers "
-            f"are kept in samples.jsonl. To score: accuracy.{name}.allow_code_execution=true",
-        }
-    for sample, row in zip(samples, rows, strict=True):
-        if sample["error"] is None:
-            sample["score"] = float(passes(row["prompt"] + sample["answer"], row["test"], row["entry_point"]))
-        else:
-            sample["score"] = 0.0
-    return {}
 
 
 def _chance(choices: int, samples: list[dict[str, Any]]) -> float:

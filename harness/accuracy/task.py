@@ -1,70 +1,17 @@
 """An accuracy task: what is asked, and the check that it can be asked at all. Schema of `scenarios/accuracy/*.yaml`."""
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from harness.accuracy.data_files import DATA_LAYOUT, read
 from harness.errors import ConfigError
 
+if TYPE_CHECKING:
+    from harness.accuracy.kinds.interface import Kind
+
 TASKS_DIR = Path(__file__).parent / "tasks"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a kind of task needs and exercises.
-
-    Attributes
-    ----------
-    modes : mapping of str to str
-        Way of asking → name of the YAML in `tasks/`; the first is used where the engine can do it.
-    files : tuple of str
-        Files of `data_dir`, questions first. Empty: the items are generated.
-    hub : str or None
-        Data set on the hub, used without a `data_dir`.
-    output_tokens : int
-        Most tokens of an answer.
-    choices : int
-        Number of choices; 0 for an open answer.
-    """
-
-    modes: Mapping[str, str]
-    files: tuple[str, ...] = ()
-    hub: str | None = None
-    output_tokens: int = 1
-    choices: int = 0
-
-
-KINDS: Mapping[str, Kind] = {
-    "retrieval": Kind({"generation": "retrieval"}, output_tokens=8),
-    "gsm8k": Kind(
-        {"generation": "gsm8k"},
-        files=("gsm8k_test.jsonl.gz", "gsm8k_fewshot5.jsonl.gz"),
-        hub="openai/gsm8k",
-        output_tokens=256,
-    ),
-    "mmlu": Kind(
-        {"loglikelihood": "mmlu", "generation": "mmlu_generation"},
-        files=("mmlu_test.jsonl.gz", "mmlu_dev.jsonl.gz"),
-        hub="cais/mmlu",
-        output_tokens=4,
-        choices=4,
-    ),
-    "boolq": Kind(
-        {"loglikelihood": "boolq", "generation": "boolq_generation"},
-        files=("boolq_val.jsonl.gz",),
-        hub="google/boolq",
-        output_tokens=4,
-        choices=2,
-    ),
-    "humaneval": Kind(
-        {"generation": "humaneval"},
-        files=("humaneval.jsonl.gz",),
-        hub="openai/openai_humaneval",
-        output_tokens=384,
-    ),
-}
+PROMPTS = ("completion", "chat")
 
 EXERCISES: Mapping[str, tuple[str, ...]] = {
     "loglikelihood": ("prefill",),
@@ -82,67 +29,124 @@ class Task:
     title : str
         Label for tables.
     kind : str
-        One of `KINDS`.
+        A module of `harness/accuracy/kinds/`.
     mode : str
         ``loglikelihood``, ``generation``, or ``auto``: the kind's first way that the engine can do. The way is part
         of the item ids, so that answers to differently asked questions are never paired.
-    context_tokens : int or None
-        Exact prompt length of `retrieval`, in tokens.
-    documents, questions : int
-        Haystacks of `retrieval`, and questions to each.
+    prompt : str
+        ``completion``, or ``chat``: one user message in the model's own chat template, applied before sending.
+    chat_template_arguments : dict
+        Passed to the template, such as ``enable_thinking: false``.
+    context_tokens : int, list of int, or None
+        Exact prompt lengths of generated kinds, in tokens.
+    documents : int
+        Documents of each length, of generated kinds.
+    questions : int
+        Questions to each document; the places that they ask for lie evenly over its depth.
+    needles : int
+        `multi-needle`: values that one question asks for.
+    hops : int
+        `variable-tracking`: assignments from the first variable of a chain to its last.
+    path : str or None
+        `own`: a file of a user's own questions (docs/accuracy.md).
     limit : int or None
         Items of a block, for kinds that have a data set; None: all. Blocks divide the data set among them.
     data_dir : str or None
-        Folder with the data set (layout: `data_files.DATA_LAYOUT`); None: the hub.
+        Folder with the data set; None: the hub.
     num_concurrent : int
         Requests at a time, equal for all deployments.
-    margin_pp : float
+    under_load : str or None
+        Name of a selected load that runs while the questions are asked, so that batching, preemption and eviction are
+        in play; None: the server is otherwise idle.
+    margin_pp : float or None
         Largest loss that still counts as none, in percentage points.
+    margin_relative_pct : float or None
+        The same, in per cent of the baseline's score; exactly one of the two is set.
     timeout_s : float
         A question that takes longer is answered wrong.
-    allow_code_execution : bool
-        Run the code that the model wrote (`humaneval`), without a sandbox.
+    allow_unsandboxed_code : bool
+        Run the code that the model wrote (`humaneval`) even where there is no sandbox.
     """
 
     title: str = ""
     kind: str = "retrieval"
     mode: str = "auto"
-    context_tokens: int | None = None
+    prompt: str = "completion"
+    chat_template_arguments: dict[str, Any] = field(default_factory=dict)
+    context_tokens: Any = None
     documents: int = 2
     questions: int = 8
+    needles: int = 4
+    hops: int = 3
+    path: str | None = None
     limit: int | None = None
     data_dir: str | None = None
     num_concurrent: int = 1
-    margin_pp: float = 10.0
+    under_load: str | None = None
+    margin_pp: float | None = 10.0
+    margin_relative_pct: float | None = None
     timeout_s: float = 300.0
-    allow_code_execution: bool = False
+    allow_unsandboxed_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(f"kind: '{self.kind}' is unknown; allowed: {', '.join(KINDS)}")
-        modes = KINDS[self.kind].modes
+        from harness.accuracy.kinds import kinds  # the kinds need this class
+
+        if self.kind not in kinds():
+            raise ConfigError(f"kind: '{self.kind}' is unknown; allowed: {', '.join(kinds())}")
+        modes = kind_of(self).modes
         if self.mode != "auto" and self.mode not in modes:
             raise ConfigError(f"mode: {self.kind} can't be asked by '{self.mode}'; allowed: auto, {', '.join(modes)}")
-        for key, value in (
-            ("documents", self.documents),
-            ("questions", self.questions),
-            ("num_concurrent", self.num_concurrent),
-        ):
-            if value < 1:
-                raise ConfigError(f"{key}: {value} must be >= 1")
+        if self.prompt not in PROMPTS:
+            raise ConfigError(f"prompt: '{self.prompt}' is unknown; allowed: {', '.join(PROMPTS)}")
+        for key in ("documents", "questions", "needles", "hops", "num_concurrent"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key}: {getattr(self, key)} must be >= 1")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit: {self.limit} must be >= 1, or null for all items")
-        if self.timeout_s <= 0:
+        if not 0 < self.timeout_s < float("inf"):
             raise ConfigError(f"timeout_s: {self.timeout_s} must be > 0")
-        if self.margin_pp <= 0:
-            raise ConfigError(f"margin_pp: {self.margin_pp} must be > 0 percentage points")
+        self._check_lengths()
+        self._check_margin()
+
+    def _check_lengths(self) -> None:
+        given = self.context_tokens
+        for one in given if isinstance(given, list) else [] if given is None else [given]:
+            if not isinstance(one, int) or isinstance(one, bool) or one < 1:
+                raise ConfigError(f"context_tokens: {one} must be a number of tokens >= 1, or a list of such")
+        if isinstance(given, list) and (not given or len(set(given)) < len(given)):
+            raise ConfigError("context_tokens: a list must hold lengths, each once")
+
+    def _check_margin(self) -> None:
+        # A margin of 10 pp stands where none is set, so that naming a relative one is enough.
+        if self.margin_relative_pct is not None and self.margin_pp == Task.margin_pp:
+            self.margin_pp = None
+        margins = {"margin_pp": self.margin_pp, "margin_relative_pct": self.margin_relative_pct}
+        stated = {key: value for key, value in margins.items() if value is not None}
+        if len(stated) != 1:
+            raise ConfigError("margin_pp, margin_relative_pct: set exactly one, and the other to null")
+        for key, value in stated.items():
+            if not 0 < value <= 100:
+                raise ConfigError(f"{key}: {value} must be > 0 and at most 100")
+
+    @property
+    def lengths(self) -> list[int]:
+        """Prompt lengths of generated kinds; empty where none is given."""
+        given = self.context_tokens
+        return [] if given is None else list(given) if isinstance(given, list) else [given]
+
+
+def kind_of(task: Task) -> "Kind":
+    """The task's kind."""
+    from harness.accuracy.kinds import kinds
+
+    return kinds()[task.kind]
 
 
 def mode_of(task: Task, reads_echo: bool) -> str:
     """The way of asking on an engine that serves `echo`, or doesn't."""
     if task.mode != "auto":
         return task.mode
-    modes = list(KINDS[task.kind].modes)
+    modes = list(kind_of(task).modes)
     return next((mode for mode in modes if reads_echo or mode != "loglikelihood"), modes[0])
 
 
@@ -159,25 +163,10 @@ def check_task(name: str, task: Task, context_tokens: int) -> None:
     context_tokens : int
         Longest sequence (prompt + answer) of the servers.
     """
-    kind = KINDS[task.kind]
-    key = f"accuracy.{name}"
-    if task.kind == "retrieval":
-        if task.context_tokens is None:
-            raise ConfigError(f"{key}.context_tokens: retrieval needs its prompts' length in tokens")
-        if task.context_tokens + kind.output_tokens > context_tokens:
-            raise ConfigError(
-                f"{key}.context_tokens: {task.context_tokens} tokens and an answer of {kind.output_tokens} don't fit "
-                f"the servers' {context_tokens}; allowed: up to {context_tokens - kind.output_tokens}"
-            )
-        return
-    if task.data_dir is None:
-        if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-            raise ConfigError(
-                f"{key}.data_dir: {task.kind} needs the hub's data set {kind.hub} or a folder, and HF_HUB_OFFLINE "
-                f"forbids the hub. A folder holds {', '.join(kind.files)}; {DATA_LAYOUT}"
-            )
-        return
+    kind = kind_of(task)
     try:
-        read(task.kind, kind.files, task.data_dir)
+        if not kind.files and not task.path and not task.lengths:
+            raise ConfigError(f"context_tokens: {task.kind} needs its prompts' length in tokens")
+        kind.check(task, context_tokens)
     except ConfigError as error:
-        raise ConfigError(f"{key}.data_dir: {error}") from error
+        raise ConfigError(f"accuracy.{name}.{error}") from error

@@ -5,25 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import example, share
 from mimic import MimicServer
 
-from harness.accuracy.datasets import questions
+from harness.accuracy.kinds import kinds
 from harness.accuracy.lm_eval_worker import Job, Outcome, run
-from harness.accuracy.retrieval import as_rows, items
-from harness.accuracy.task import KINDS, TASKS_DIR, Task
+from harness.accuracy.task import TASKS_DIR
 from harness.model import Model
 
 
 @pytest.fixture
 def ask(server: MimicServer, model: Model, data_dir: Path, tmp_path: Path) -> Any:
     def asked(kind: str, mode: str, faults: str = "sound", **more: Any) -> Outcome:
-        if kind == "retrieval":
-            rows = as_rows(items(model, documents=3, questions=6, context_tokens=500, seed=2))
-        else:
-            rows = questions(Task(kind=kind, data_dir=str(data_dir)), block=0, run_seed=0).rows
+        rows = share(example(kind, data_dir), model).rows
         (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         job = {
-            "task_yaml": str(TASKS_DIR / f"{KINDS[kind].modes[mode]}.yaml"),
+            "task_yaml": str(TASKS_DIR / f"{kinds()[kind].modes[mode]}.yaml"),
             "items_path": str(tmp_path / "items.jsonl"),
             "base_url": server.url(faults),
             "served_name": "m",
@@ -45,7 +42,7 @@ def mean(outcome: Outcome) -> float:
 
 
 @pytest.mark.parametrize("as_ids", [True, False])
-@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, found in KINDS.items() for mode in found.modes])
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, found in kinds().items() for mode in found.modes])
 def test_right_answers_score_one_and_flipped_ones_less(ask: Any, kind: str, mode: str, as_ids: bool) -> None:
     sound, flips = ask(kind, mode, token_ids=as_ids), ask(kind, mode, "flips", token_ids=as_ids)
     assert (sound.state, flips.state) == ("measured", "measured")

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from harness.accuracy import passages
-from harness.accuracy.retrieval import as_rows, items
+from harness.accuracy.kinds.retrieval import as_rows, items
 from harness.errors import ConfigError
 from harness.model import Model, ModelShape
 from harness.traffic.text import corpus_of

@@ -115,9 +115,9 @@ def test_code_is_kept_and_scored_only_when_allowed(
 ) -> None:
     refused = ran(server, model, tmp_path / "humaneval", Task(kind="humaneval", data_dir=str(data_dir)))
     assert (refused["state"], refused["score"]) == ("unsupported", None)
-    assert "accuracy.humaneval.allow_code_execution=true" in refused["reason"]
+    assert "accuracy.humaneval.allow_unsandboxed_code=true" in refused["reason"]
     assert all("return a + b" in sample["answer"] for sample in samples_of(tmp_path / "humaneval"))
-    allowed = Task(kind="humaneval", data_dir=str(data_dir), allow_code_execution=True)
+    allowed = Task(kind="humaneval", data_dir=str(data_dir), allow_unsandboxed_code=True)
     assert ran(server, model, tmp_path / "allowed", allowed)["score"] == 0.5
 
 

@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 import yaml
+from examples import share
 
 from harness.accuracy import data_files
-from harness.accuracy.datasets import questions
-from harness.accuracy.task import KINDS, TASKS_DIR, Task, check_task, mode_of
+from harness.accuracy.kinds import kinds
+from harness.accuracy.kinds.interface import Share
+from harness.accuracy.task import TASKS_DIR, Task, check_task, mode_of
 from harness.errors import ConfigError
+from harness.model import Model, ModelShape
 
-DATA_KINDS = [name for name, kind in KINDS.items() if kind.files]
+
+def questions(task: Task, *, block: int, run_seed: int) -> Share:
+    """A data set needs no tokenizer."""
+    return share(task, Model("none", ModelShape(), "/nowhere", None, "", ""), block=block, run_seed=run_seed)
+
+
+DATA_KINDS = [name for name, kind in kinds().items() if kind.files]
 
 
 @pytest.mark.parametrize("kind", DATA_KINDS)
@@ -24,7 +33,7 @@ def test_a_complete_folder_passes(data_dir: Path, kind: str) -> None:
 def test_a_missing_file_is_named_with_key_and_layout(tmp_path: Path, kind: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_task("mine", Task(kind=kind, data_dir=str(tmp_path)), context_tokens=2048)
-    for part in ("accuracy.mine.data_dir", KINDS[kind].files[0], "JSON lines"):
+    for part in ("accuracy.mine.data_dir", kinds()[kind].files[0], "JSON lines"):
         assert part in str(caught.value)
 
 
@@ -49,12 +58,12 @@ def test_retrieval_must_fit_the_context_with_its_answer() -> None:
         check_task("t", Task(), context_tokens=1007)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_the_plan_and_lm_eval_mean_the_same_answer_length(kind: str) -> None:
-    for mode, name in KINDS[kind].modes.items():
+    for mode, name in kinds()[kind].modes.items():
         if mode == "generation":
             settings = yaml.safe_load((TASKS_DIR / f"{name}.yaml").read_text())["generation_kwargs"]
-            assert settings["max_gen_toks"] == KINDS[kind].output_tokens
+            assert settings["max_gen_toks"] == kinds()[kind].output_tokens
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 
+from harness.accuracy.kinds.interface import Asking, Kind, Share, Size
 from harness.accuracy.passages import encode, tokenizer_of, words
+from harness.accuracy.task import Task
 from harness.errors import ConfigError
 from harness.model import Model
 
@@ -156,3 +158,37 @@ def _fit(
             if tokens(straw_words, trial) == context_tokens:
                 return _haystack(straw[:straw_words], needles, depths, trial)
     return _haystack(straw[:fitting], needles, depths, 0)
+
+
+def share(task: Task, asking: Asking) -> Share:
+    """The block's questions, made from its seed."""
+    (context_tokens,) = task.lengths
+    found = items(
+        asking.model,
+        documents=task.documents,
+        questions=task.questions,
+        context_tokens=context_tokens,
+        seed=asking.seed,
+    )
+    return Share(as_rows(found))
+
+
+def check(task: Task, context_tokens: int) -> None:
+    """Raise `ConfigError` where prompts and answers don't fit the servers."""
+    for length in task.lengths:
+        if length + KIND.output_tokens > context_tokens:
+            raise ConfigError(
+                f"context_tokens: {length} tokens and an answer of {KIND.output_tokens} don't fit the servers' "
+                f"{context_tokens}; allowed: up to {context_tokens - KIND.output_tokens}"
+            )
+
+
+def size(task: Task) -> Size:
+    """How much a block asks."""
+    documents = task.documents * len(task.lengths)
+    questions = documents * task.questions
+    tokens = task.documents * sum(task.lengths)
+    return Size(questions, documents, tokens * task.questions, tokens, questions * KIND.output_tokens)
+
+
+KIND = Kind(modes={"generation": "retrieval"}, share=share, check=check, size=size, output_tokens=8)
