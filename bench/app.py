@@ -24,8 +24,9 @@ from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.config import SCENARIOS, Config, compose_config, register_schema, typed
 from bench.overrides import name_the_backend, normalise, quoted, scenario_name, splits_backend_keys
-from bench.plan import Plan, make_plan, plan_record, read_plan
+from bench.plan import Plan, plan_record, read_plan
 from bench.plan_view import print_plan
+from bench.planner import make_plan
 from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
 from bench.report import render_terminal, write
 from bench.run import Prepared, exclusive_node, prepare, run_block

@@ -17,7 +17,14 @@ from harness.files import read_json, sha256_of, sha256_of_files, storage_error, 
 
 SCHEMA_VERSION = 1
 ROOT = Path(__file__).resolve().parent.parent
-MEASURING_CODE = ("harness/**/*.py", "harness/**/*.json", "harness/**/*.yaml", "bench/run.py", "bench/plan.py")
+MEASURING_CODE = (
+    "harness/**/*.py",
+    "harness/**/*.json",
+    "harness/**/*.yaml",
+    "bench/run.py",
+    "bench/plan*.py",
+    "bench/budget.py",
+)
 """What can change a measurement; analysis and report can't."""
 
 

@@ -7,12 +7,14 @@ import pytest
 from rich.console import Console
 
 from bench import app, calibration
+from bench.budget import MIN_REQUESTS
 from bench.calibration import Calibration, EngineSpeed, Noise
 from bench.config import Config, choices, compose_config, typed
 from bench.overrides import normalise
-from bench.plan import MIN_REQUESTS, Plan, make_plan, plan_record, read_plan
+from bench.plan import Plan, plan_record, read_plan
 from bench.plan_memory import Memory, devices_needed
 from bench.plan_view import print_plan
+from bench.planner import make_plan
 from harness.backends import backend_class
 from harness.backends.vllm import Vllm
 from harness.errors import ConfigError
