@@ -303,8 +303,22 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class GridCell:
+    """Right answers of one prompt length, to questions whose answer lies within a stretch of the document's depth."""
+
+    context_tokens: int
+    depth_low: float
+    depth_high: float
+    n: int
+    score: float
+
+
+@dataclass(frozen=True)
 class AccuracyScore:
-    """One task on one deployment, over its launches (of the baseline: A, and A′ only where A is missing)."""
+    """One task on one deployment, over its launches (of the baseline: A, and A′ only where A is missing).
+
+    `grid` is its score by length × depth, where the questions have both.
+    """
 
     task: str
     state: str
@@ -314,6 +328,7 @@ class AccuracyScore:
     score: float | None
     chance: float | None
     exercises: tuple[str, ...] = ()
+    grid: tuple[GridCell, ...] = ()
 
 
 @dataclass(frozen=True)

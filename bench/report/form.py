@@ -113,6 +113,27 @@ def accuracy_effect(comparison: AccuracyComparison) -> str:
     return f"{signed(c.difference_pp)} pp [{bound}]"
 
 
+def accuracy_interval(comparison: AccuracyComparison) -> str:
+    """A difference with both ends of its interval, ``−2 pp [−8, +4]``, or why there is none."""
+    c = comparison
+    if c.difference_pp is None or c.low_pp is None or c.high_pp is None or not math.isfinite(c.high_pp - c.low_pp):
+        return accuracy_effect(c)
+    return f"{signed(c.difference_pp, 1)} pp [{signed(c.low_pp, 1)}, {signed(c.high_pp, 1)}]"
+
+
+def margin(comparison: AccuracyComparison) -> str:
+    """The margin, and what it is relative to."""
+    c = comparison
+    if c.margin_relative_pct is None:
+        return f"{c.margin_pp:g} pp"
+    return f"{c.margin_relative_pct:g} % of the baseline's score ({c.margin_pp:.1f} pp)"
+
+
+def percent(value: float) -> str:
+    """A percentage that may be small."""
+    return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
+
+
 def verdict_line(analysis: Analysis, one: DeploymentResult, load: str) -> str:
     """What is said of a deployment under one load, against its own engine's 16-bit baseline."""
     if one.state != "measured":
@@ -138,8 +159,12 @@ def accuracy_name(task: str) -> str:
 
 def _accuracy_word(c: AccuracyComparison) -> str:
     if c.verdict == "equivalent" or (c.non_inferior and c.verdict == "inconclusive"):
-        return f"{'equivalent' if c.verdict == 'equivalent' else 'not worse'} within {c.margin_pp:g} pp"
+        return f"{'equivalent' if c.verdict == 'equivalent' else 'not worse'} within {_short_margin(c)}"
     return c.verdict
+
+
+def _short_margin(c: AccuracyComparison) -> str:
+    return f"{c.margin_pp:g} pp" if c.margin_relative_pct is None else f"{c.margin_relative_pct:g} % of the baseline's"
 
 
 def _short(metric: str) -> str:

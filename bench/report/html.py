@@ -14,7 +14,7 @@ from bench.analysis.distribution import P99_SAMPLES
 from bench.analysis.metrics import LATENCIES, limit_name, sla_limits
 from bench.analysis.planned import is_closed, throughput_metric
 from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
-from bench.report import form, traffic
+from bench.report import form, quality, traffic
 from bench.report.charts import Axis, Point, scatter
 from bench.report.conclusion import conclusion
 from bench.report.terminal import own_baseline, tail_percent
@@ -32,8 +32,8 @@ METHODS = (
     "Output tok/s and the TTFT tail are primary; every other comparison is exploratory and not adjusted.",
     "Equivalent: the whole interval lies within the margin. Better or worse: it excludes no difference. "
     "Else inconclusive.",
-    "Accuracy: the wider of the cluster-robust t interval over documents and Tango's score interval for paired "
-    "proportions.",
+    "Accuracy: each question is paired with itself on the baseline; an interval that respects shared documents where "
+    "there are any, else Tango's score interval; non-inferiority at the stated margin, Holm over a deployment's tasks.",
 )
 
 
@@ -58,8 +58,13 @@ def page(analysis: Analysis) -> str:
         latency=list(_latency(analysis)),
         clients=list(traffic.clients(analysis)),
         memory=[_memory(d) for d in analysis.deployments if d.memory.kv_dtype],
-        accuracy=list(_accuracy(analysis)),
-        output_checks=list(_output_checks(analysis)),
+        accuracy=list(quality.accuracy(analysis)),
+        grid_cells=list(quality.by_length_and_depth(analysis)),
+        flip_floors=list(quality.flip_floors(analysis)),
+        texts=list(quality.texts(analysis)),
+        output_checks=list(quality.output_checks(analysis)),
+        fidelity=list(quality.fidelity(analysis)),
+        greedy=list(quality.greedy(analysis)),
         not_ranked=list(_not_ranked(analysis)),
         support=[_support(row) for row in plan.get("support") or ()],
         plan_rows=list(_plan_rows(analysis)),
@@ -361,43 +366,6 @@ def _memory(d: DeploymentResult) -> Row:
         "process memory (PSS)": form.memory_size(m.peak_pss_bytes),
         "GPU memory": form.memory_size(m.peak_gpu_memory_bytes),
     }
-
-
-def _accuracy(analysis: Analysis) -> Iterable[Row]:
-    for d in analysis.deployments:
-        for task, score in d.accuracy.items():
-            row = {
-                "deployment": d.label,
-                "task": form.accuracy_name(task),
-                "score": form.share(score.score) if score.score is not None else f"not measured: {score.reason}",
-                "n": str(score.n),
-                "exercises": ", ".join(score.exercises) or "not stated",
-            }
-            c = next(
-                (c for c in analysis.accuracy if (c.deployment, c.task, c.against) == (d.id, task, "engine")), None
-            )
-            row["difference"] = "baseline" if d.engine_baseline else form.accuracy_effect(c) if c else "not compared"
-            row["lost / gained"] = f"{c.lost} / {c.gained}" if c and c.difference_pp is not None else "–"
-            row["verdict"] = c.verdict if c else "–"
-            row["why"] = f"{c.reason} ({c.method})" if c and c.method else c.reason if c else "–"
-            yield row
-
-
-def _output_checks(analysis: Analysis) -> Iterable[Row]:
-    for d in analysis.deployments:
-        if (check := d.output_check) is None:
-            continue
-        yield {
-            "deployment": d.label,
-            "result": "output broken" if check.broken else "sound",
-            "NLL, nats": form.number(check.nll) if check.nll is not None else form.NOT_MEASURED,
-            "16-bit NLL": form.number(check.baseline_nll) if check.baseline_nll is not None else form.NOT_MEASURED,
-            "most NLL above it": form.number(check.nll_band) if check.nll_band is not None else "–",
-            "top-1 agreement": form.share(check.top1_agreement),
-            "least agreement": form.share(check.top1_band) if check.top1_band is not None else "–",
-            "KL, nats": form.number(check.kl) if check.kl is not None else form.NOT_MEASURED,
-            "why": check.reason,
-        }
 
 
 def _not_ranked(analysis: Analysis) -> Iterable[Row]:

@@ -13,11 +13,26 @@ import pandas as pd
 from bench.analysis.distribution import P99_SAMPLES
 from bench.analysis.metrics import LATENCIES
 from bench.analysis.result import AccuracyComparison, Analysis, CellResult, Comparison, DeploymentResult
-from bench.report import form
+from bench.report import form, quality
 from bench.report.traffic import client_rows, pace_rows, second_rows, tenant_rows
 from harness.files import write_bytes
 
 Row = dict[str, Any]
+
+_ACCURACY_NUMBERS = (
+    "margin_pp",
+    "margin_relative_pct",
+    "difference_pp",
+    "low_pp",
+    "high_pp",
+    "lost",
+    "gained",
+    "flip_floor_pct",
+    "non_inferiority_p_holm",
+    "difference_p",
+    "difference_p_holm",
+    "smallest_loss_pp",
+)
 
 SERIES = "timeseries"
 """The table of seconds: for machines only, it has no Markdown."""
@@ -35,6 +50,7 @@ def tables(analysis: Analysis) -> dict[str, pd.DataFrame]:
         "comparisons": [_comparison(c) for c in analysis.comparisons],
         "noise_floor": [dict(vars(n)) for n in analysis.noise],
     }
+    found |= quality.tables(analysis)
     more = {"client": client_rows, "pace": pace_rows, "tenants": tenant_rows, SERIES: second_rows}
     for name, rows_of in more.items():
         found[name] = [{**_who(d), **row} for d in analysis.deployments for row in rows_of(d)]
@@ -229,14 +245,12 @@ def _accuracy(analysis: Analysis, one: DeploymentResult) -> Iterable[Row]:
 def _accuracy_cells(c: AccuracyComparison | None, is_base: bool) -> Row:
     if is_base or c is None:
         text = "baseline" if is_base else "not compared"
-        return dict.fromkeys(("difference_pp", "low_pp", "high_pp", "lost", "gained", "verdict"), text)
+        return dict.fromkeys((*_ACCURACY_NUMBERS, "method", "verdict"), text)
     known = c.difference_pp is not None
+    numbers = {key: getattr(c, key) if known else None for key in _ACCURACY_NUMBERS}
     return {
-        "difference_pp": c.difference_pp if known else "not measured",
-        "low_pp": c.low_pp if known else "not measured",
-        "high_pp": c.high_pp if known else "not measured",
-        "lost": c.lost if known else "not measured",
-        "gained": c.gained if known else "not measured",
+        **{key: "not measured" if value is None else value for key, value in numbers.items()},
+        "method": c.method or "none",
         "verdict": f"{c.verdict}: {c.reason}",
     }
 
