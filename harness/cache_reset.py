@@ -36,7 +36,7 @@ def reset_and_verify(
         return ResetOutcome(False, f"the reset could not be verified: {error}")
     if not outcome.done:
         return outcome
-    hits = after - before if after is not None and before is not None else _cached_tokens(answer)
+    hits = after - before if after is not None and before is not None else backend.cached_tokens(answer)
     if hits is None:
         return ResetOutcome(True, f"{outcome.evidence}; not verified: the engine reports no cache hits")
     if hits > 0:
@@ -44,14 +44,3 @@ def reset_and_verify(
             False, f"{outcome.evidence}; yet {hits:.0f} of {len(probe)} probe tokens came from the cache"
         )
     return ResetOutcome(True, f"{outcome.evidence}; verified: 0 of {len(probe)} probe tokens came from the cache")
-
-
-def _cached_tokens(answer: dict[str, object]) -> float | None:
-    """Tokens from the cache, as an answer's usage or timings tell."""
-    usage, timings = answer.get("usage"), answer.get("timings")
-    if isinstance(usage, dict) and isinstance(details := usage.get("prompt_tokens_details"), dict):
-        cached = details.get("cached_tokens")
-        return float(cached) if isinstance(cached, (int, float)) else None
-    if isinstance(timings, dict) and isinstance(timings.get("cache_n"), (int, float)):
-        return float(timings["cache_n"])
-    return None

@@ -222,6 +222,23 @@ class Backend:
         """The answer to such a request."""
         raise NotImplementedError
 
+    def greedy_extras(self, output_tokens: int) -> dict[str, Any]:
+        """Body fields of a greedy answer of `output_tokens` tokens, which names its tokens where the engine can."""
+        return {**self.request_extras(output_tokens), "temperature": 0.0}
+
+    def output_token_ids(self, response: dict[str, Any]) -> list[int] | None:
+        """The generated tokens of an answer to such a request; None where the engine gives text alone."""
+        return None
+
+    def cached_tokens(self, response: dict[str, Any]) -> int | None:
+        """Prompt tokens that the engine says it read from its cache (OpenAI's usage, or llama.cpp's timings)."""
+        usage, timings = response.get("usage"), response.get("timings")
+        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+        count = details.get("cached_tokens") if isinstance(details, dict) else None
+        if count is None and isinstance(timings, dict):
+            count = timings.get("cache_n")
+        return count if isinstance(count, int) else None
+
     def confounders(self, strategy: Strategy, settings: Settings) -> dict[str, str]:
         """Non-KV settings of this engine that can't be made equal to the others', for the report."""
         return {}

@@ -212,6 +212,13 @@ class LlamaCpp(Backend):
         ranked = sorted(((int(one["id"]), float(one["logprob"])) for one in top), key=lambda one: (-one[1], one[0]))
         return NextToken(tuple(token for token, _ in ranked), tuple(value for _, value in ranked))
 
+    def greedy_extras(self, output_tokens: int) -> dict[str, Any]:
+        # `return_tokens` is for /completion alone; log-probabilities name the tokens here
+        return {**super().greedy_extras(output_tokens), "logprobs": 1}
+
+    def output_token_ids(self, response: dict[str, Any]) -> list[int] | None:
+        return [int(token["id"]) for token in response["choices"][0]["logprobs"]["content"]]
+
     def confounders(self, strategy: Strategy, settings: Settings) -> dict[str, str]:
         return {
             "weights": "float16",

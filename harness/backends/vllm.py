@@ -254,6 +254,9 @@ class Vllm(Backend):
         ranked = sorted(((int(name.removeprefix("token_id:")), value) for name, value in top.items()), key=_by_logprob)
         return NextToken(tuple(token for token, _ in ranked), tuple(value for _, value in ranked))
 
+    def output_token_ids(self, response: dict[str, Any]) -> list[int] | None:
+        return [int(token) for token in response["choices"][0]["token_ids"]]
+
     def confounders(self, strategy: Strategy, settings: Settings) -> dict[str, str]:
         return {
             "weights": "bfloat16",
