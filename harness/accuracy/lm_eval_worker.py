@@ -17,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset  # type: ignore[import-untyped]
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.openai_completions import LocalCompletionsAPI
@@ -53,8 +54,6 @@ class Job:
         Requests at a time.
     timeout_s : float
         Longest wait for an answer.
-    cache_dir : str
-        Scratch folder for lm-eval's data set files.
     out_path : str
         File for the `Outcome`.
     """
@@ -68,7 +67,6 @@ class Job:
     context_tokens: int
     num_concurrent: int
     timeout_s: float
-    cache_dir: str
     out_path: str
 
 
@@ -219,9 +217,11 @@ def _waves(documents: Sequence[str | None]) -> Iterator[list[int]]:
 def run(job: Job) -> Outcome:
     """Carry the job out; a task that can't be scored is an outcome too, not an exception."""
     began = time.monotonic()
-    items = [json.loads(line) for line in Path(job.items_path).read_text().splitlines()]
+    with Path(job.items_path).open(encoding="utf-8") as file:  # `splitlines` would cut at U+2028 too
+        items = [json.loads(line) for line in file]
     config = load_yaml(job.task_yaml, resolve_func=True)
-    config["dataset_kwargs"] = {"data_files": {"test": job.items_path}, "cache_dir": job.cache_dir}
+    # Rows as they are: the loader of JSON files takes texts that look like dates for times.
+    config["custom_dataset"] = lambda **_: {"test": Dataset.from_list(items)}
     task = ConfigurableTask(config=config)
     model = ServedCompletions(job)
     outcome = Outcome()

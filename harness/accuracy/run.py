@@ -176,7 +176,7 @@ def _ask(
     """Run the worker; its `Outcome`, or a failed one when the process died."""
     with tempfile.TemporaryDirectory(prefix="kvmark-lm-eval-") as scratch:
         folder = Path(scratch)
-        (folder / "items.jsonl").write_text(items_text)
+        (folder / "items.jsonl").write_text(items_text, encoding="utf-8")
         job = {
             "task_yaml": str(TASKS_DIR / f"{kind_of(task).modes[mode]}.yaml"),
             "items_path": str(folder / "items.jsonl"),
@@ -187,7 +187,6 @@ def _ask(
             "context_tokens": context_tokens,
             "num_concurrent": task.num_concurrent,
             "timeout_s": task.timeout_s,
-            "cache_dir": str(folder / "datasets"),
             "out_path": str(folder / "outcome.json"),
         }
         write_json(folder / "job.json", job)

@@ -29,7 +29,6 @@ def ask(server: MimicServer, model: Model, data_dir: Path, tmp_path: Path) -> An
             "context_tokens": 4096,
             "num_concurrent": 1,
             "timeout_s": 20.0,
-            "cache_dir": str(tmp_path / "datasets"),
             "out_path": "",
         }
         return run(Job(**{**job, **more}))
