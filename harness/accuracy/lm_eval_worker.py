@@ -54,6 +54,8 @@ class Job:
         Requests at a time.
     timeout_s : float
         Longest wait for an answer.
+    answer_tokens : int or None
+        Most tokens of a generated answer, where the task's YAML is not to say it.
     out_path : str
         File for the `Outcome`.
     """
@@ -68,6 +70,7 @@ class Job:
     num_concurrent: int
     timeout_s: float
     out_path: str
+    answer_tokens: int | None = None
 
 
 @dataclass
@@ -220,6 +223,8 @@ def run(job: Job) -> Outcome:
     with Path(job.items_path).open(encoding="utf-8") as file:  # `splitlines` would cut at U+2028 too
         items = [json.loads(line) for line in file]
     config = load_yaml(job.task_yaml, resolve_func=True)
+    if job.answer_tokens is not None and "generation_kwargs" in config:
+        config["generation_kwargs"]["max_gen_toks"] = job.answer_tokens
     # Rows as they are: the loader of JSON files takes texts that look like dates for times.
     config["custom_dataset"] = lambda **_: {"test": Dataset.from_list(items)}
     task = ConfigurableTask(config=config)
