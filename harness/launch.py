@@ -253,6 +253,7 @@ def _task(
         record_dir=spec.record_dir,
         block=spec.block,
         run_seed=spec.run_seed,
+        prefix_reuse=spec.strategy.prefix_reuse,
     )
     record.tasks.append(name)
     if result["state"] == "failed":

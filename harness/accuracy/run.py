@@ -15,7 +15,7 @@ from typing import Any
 import harness
 from harness.accuracy.chat import chat_template
 from harness.accuracy.kinds.interface import Asking, Share
-from harness.accuracy.task import EXERCISES, TASKS_DIR, Task, kind_of, mode_of
+from harness.accuracy.task import TASKS_DIR, Task, exercises, kind_of, mode_of, unsupported_on
 from harness.backends.interface import Backend
 from harness.engine_log import log_tail
 from harness.errors import ConfigError
@@ -51,6 +51,7 @@ def run_task(
     record_dir: Path | None = None,
     block: int = 0,
     run_seed: int = 0,
+    prefix_reuse: bool = True,
 ) -> dict[str, Any]:
     """Ask the task's questions and write `results.json` and `samples.jsonl` to `out_dir`.
 
@@ -74,6 +75,8 @@ def run_task(
         Index of the block: which part of a data set it asks. Blocks share no question until all were asked.
     run_seed : int
         Equal for all launches of all blocks of a run: the order in which a data set is divided.
+    prefix_reuse : bool
+        Whether the server reuses prefixes, as its strategy has it.
 
     Returns
     -------
@@ -107,7 +110,7 @@ def run_task(
         "margin_pp": task.margin_pp,
         "margin_relative_pct": task.margin_relative_pct,
         "context_tokens": task.context_tokens,
-        "exercises": list(EXERCISES[mode]),
+        "exercises": list(exercises(task, backend, prefix_reuse)),
         "state": "measured",
         "reason": None,
         "errors": 0,
@@ -127,8 +130,8 @@ def run_task(
         "seconds": {},
     }
     samples: list[dict[str, Any]] = []
-    if mode == "loglikelihood" and not backend.reads_echo:
-        results |= {"state": "unsupported", "reason": f"{backend.name} ignores `echo`: no prompt log-probabilities"}
+    if (reason := unsupported_on(task, backend)) is not None:
+        results |= {"state": "unsupported", "reason": reason}
     else:
         say(f"{name}: {len(rows)} questions")
         outcome = _ask(

@@ -1,6 +1,5 @@
 """An accuracy task: what is asked, and the check that it can be asked at all. Schema of `scenarios/accuracy/*.yaml`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +8,10 @@ from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from harness.accuracy.kinds.interface import Kind
+    from harness.backends.interface import Backend
 
 TASKS_DIR = Path(__file__).parent / "tasks"
 PROMPTS = ("completion", "chat")
-
-EXERCISES: Mapping[str, tuple[str, ...]] = {
-    "loglikelihood": ("prefill",),
-    "generation": ("prefill", "decode", "prefix reuse"),
-}
-"""Which paths of the cache a way of asking goes through. Prompt log-probabilities bypass vLLM's prefix cache."""
 
 
 @dataclass
@@ -53,6 +47,8 @@ class Task:
         Items of a block, for kinds that have a data set; None: all. Blocks divide the data set among them.
     data_dir : str or None
         Folder with the data set; None: the hub.
+    answer_tokens : int or None
+        Most tokens of a generated answer; None: the kind's own number.
     num_concurrent : int
         Requests at a time, equal for all deployments.
     under_load : str or None
@@ -81,6 +77,7 @@ class Task:
     path: str | None = None
     limit: int | None = None
     data_dir: str | None = None
+    answer_tokens: int | None = None
     num_concurrent: int = 1
     under_load: str | None = None
     margin_pp: float | None = 10.0
@@ -101,6 +98,8 @@ class Task:
         for key in ("documents", "questions", "needles", "hops", "num_concurrent"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}: {getattr(self, key)} must be >= 1")
+        if self.answer_tokens is not None and self.answer_tokens < 1:
+            raise ConfigError(f"answer_tokens: {self.answer_tokens} must be >= 1, or null for the kind's own number")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit: {self.limit} must be >= 1, or null for all items")
         if not 0 < self.timeout_s < float("inf"):
@@ -142,12 +141,36 @@ def kind_of(task: Task) -> "Kind":
     return kinds()[task.kind]
 
 
+def answer_tokens_of(task: Task) -> int:
+    """Most tokens of a generated answer."""
+    return task.answer_tokens or kind_of(task).output_tokens
+
+
 def mode_of(task: Task, reads_echo: bool) -> str:
     """The way of asking on an engine that serves `echo`, or doesn't."""
     if task.mode != "auto":
         return task.mode
     modes = list(kind_of(task).modes)
     return next((mode for mode in modes if reads_echo or mode != "loglikelihood"), modes[0])
+
+
+def unsupported_on(task: Task, backend: "Backend | type[Backend]") -> str | None:
+    """Why an engine can't do the task; None: it can. Asks no engine, and needs no model."""
+    if mode_of(task, backend.reads_echo) == "loglikelihood" and not backend.reads_echo:
+        return f"{backend.title} ignores `echo`: no prompt log-probabilities"
+    return None
+
+
+def exercises(task: Task, backend: "Backend | type[Backend]", prefix_reuse: bool) -> tuple[str, ...]:
+    """The paths of the cache that a task goes through on an engine, with or without reuse of prefixes."""
+    if mode_of(task, backend.reads_echo) == "loglikelihood":
+        paths = ["prefill"]
+        reused = prefix_reuse and backend.echo_reads_prefix_cache
+    else:
+        paths = ["prefill", "decode"]
+        reused = prefix_reuse
+    paths += ["prefix reuse"] if reused else []
+    return (*paths, "under load") if task.under_load else tuple(paths)
 
 
 def check_task(name: str, task: Task, context_tokens: int) -> None:
@@ -167,6 +190,11 @@ def check_task(name: str, task: Task, context_tokens: int) -> None:
     try:
         if not kind.files and not task.path and not task.lengths:
             raise ConfigError(f"context_tokens: {task.kind} needs its prompts' length in tokens")
+        if task.lengths and task.answer_tokens and max(task.lengths) + task.answer_tokens > context_tokens:
+            raise ConfigError(
+                f"answer_tokens: {max(task.lengths)} tokens and an answer of {task.answer_tokens} don't fit the "
+                f"servers' {context_tokens}"
+            )
         kind.check(task, context_tokens)
     except ConfigError as error:
         raise ConfigError(f"accuracy.{name}.{error}") from error

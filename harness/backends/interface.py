@@ -167,6 +167,8 @@ class Backend:
     environment: ClassVar[EngineEnvironment]
     reads_echo: ClassVar[bool] = False
     """Whether `/v1/completions` with `echo` returns prompt log-probabilities (log-likelihood tasks need it)."""
+    echo_reads_prefix_cache: ClassVar[bool] = True
+    """Whether a prompt whose log-probabilities are asked for is answered out of the prefix cache as any other is."""
     takes_token_ids: ClassVar[bool] = True
     needs_gguf: ClassVar[bool] = False
     """Whether it loads a GGUF file only; a model that has none is unsupported."""

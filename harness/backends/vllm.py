@@ -77,6 +77,7 @@ class Vllm(Backend):
     on_gpu: ClassVar[bool] = bool(gpus())
     environment = GPU if on_gpu else CPU
     reads_echo = True
+    echo_reads_prefix_cache = False  # SamplingParams sets skip_reading_prefix_cache with prompt_logprobs
 
     def kv_bits_per_value(self, strategy: Strategy) -> float:
         return (BITS_ON_GPU if self.on_gpu else BITS_ON_CPU)[_kv_name(strategy)]

@@ -11,7 +11,8 @@ from examples import share
 from harness.accuracy import data_files
 from harness.accuracy.kinds import kinds
 from harness.accuracy.kinds.interface import Share
-from harness.accuracy.task import TASKS_DIR, Task, check_task, mode_of
+from harness.accuracy.task import TASKS_DIR, Task, check_task, exercises, mode_of, unsupported_on
+from harness.backends import backend_class
 from harness.errors import ConfigError
 from harness.model import Model, ModelShape
 
@@ -67,7 +68,15 @@ def test_the_plan_and_lm_eval_mean_the_same_answer_length(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"kind": "nope"}, {"mode": "loglikelihood"}, {"documents": 0}, {"limit": 0}, {"margin_pp": 0.0}]
+    "wrong",
+    [
+        {"kind": "nope"},
+        {"mode": "loglikelihood"},
+        {"documents": 0},
+        {"limit": 0},
+        {"answer_tokens": 0},
+        {"margin_pp": 0.0},
+    ],
 )
 def test_values_that_make_no_sense_are_refused_by_key(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}:"):
@@ -78,6 +87,37 @@ def test_an_engine_without_echo_is_asked_to_generate() -> None:
     assert mode_of(Task(kind="boolq"), reads_echo=True) == "loglikelihood"
     assert mode_of(Task(kind="boolq"), reads_echo=False) == "generation"
     assert mode_of(Task(kind="boolq", mode="loglikelihood"), reads_echo=False) == "loglikelihood"
+
+
+def test_a_task_that_an_engine_cannot_do_says_why() -> None:
+    vllm, llama_cpp = backend_class("vllm"), backend_class("llama-cpp")
+    asked = Task(kind="boolq", mode="loglikelihood")
+    assert unsupported_on(asked, vllm) is None
+    assert "llama.cpp ignores `echo`" in (unsupported_on(asked, llama_cpp) or "")
+    for kind in kinds():
+        task = Task(kind=kind, **({} if kinds()[kind].files else {"context_tokens": 500}))
+        if "generation" in kinds()[kind].modes:
+            assert unsupported_on(task, llama_cpp) is None, "asked to generate where there is no `echo`"
+
+
+def test_a_task_says_which_paths_of_the_cache_it_exercises() -> None:
+    vllm = backend_class("vllm")
+    by_echo, generated = (Task(kind="boolq", mode=mode) for mode in ("loglikelihood", "generation"))
+    assert exercises(by_echo, vllm, prefix_reuse=True) == ("prefill",), "prompt log-probabilities bypass its cache"
+    assert exercises(generated, vllm, prefix_reuse=True) == ("prefill", "decode", "prefix reuse")
+    assert exercises(generated, vllm, prefix_reuse=False) == ("prefill", "decode")
+    assert exercises(Task(kind="boolq", under_load="short-chat"), vllm, prefix_reuse=True)[-1] == "under load"
+
+    class Reusing(vllm):  # type: ignore[misc, valid-type]
+        echo_reads_prefix_cache = True
+
+    assert exercises(by_echo, Reusing, prefix_reuse=True) == ("prefill", "prefix reuse")
+
+
+def test_a_longer_answer_must_fit_as_well() -> None:
+    check_task("t", Task(context_tokens=1000, answer_tokens=24), context_tokens=1024)
+    with pytest.raises(ConfigError, match=r"accuracy\.t\.answer_tokens.*1024"):
+        check_task("t", Task(context_tokens=1000, answer_tokens=25), context_tokens=1024)
 
 
 @pytest.mark.parametrize("kind", DATA_KINDS)
