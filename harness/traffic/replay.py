@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -52,6 +53,7 @@ def replay(
     record_dir: Path | None = None,
     options: ClientOptions | None = None,
     say: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> ReplayReport:
     """Play a schedule and write the spool (raw), `client.log` and `requests.parquet` into `out_dir`.
 
@@ -75,6 +77,9 @@ def replay(
         How the client runs.
     say : callable, optional
         Told what a person must do: start workers on other machines.
+    stop : threading.Event, optional
+        Once set, the client ends: what is under way is recorded as `aborted`, the rest as `not_sent`, and that is no
+        fault.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def replay(
             cores=options.cores,
             record_dir=record_dir,
         ) as client:
-            stuck_s = _follow(client, load, playbook, options, out_dir, on_progress, say)
+            stuck_s = _follow(client, load, playbook, options, out_dir, on_progress, say, stop)
     except BaseException:
         # Whatever stopped us has stopped the client as well; its record is kept readable.
         with contextlib.suppress(Exception):
@@ -114,6 +119,8 @@ def replay(
     if stuck_s is not None:
         raise LaunchError(f"the load client got stuck: no request ended for {stuck_s:.0f} s")
     lost = _lost_workers(out_dir)
+    if stop is not None and stop.is_set():
+        return _report(found, _attained(parquet, playbook), options, lost, code)
     if not lost and (code != 0 or not all(worker.client.get("complete") for worker in found.workers)):
         raise LaunchError(f"the load client died: {client.exit_reason()}\n{_last_words(log_path)}".rstrip())
     return _report(found, _attained(parquet, playbook), options, lost, code)
@@ -225,8 +232,9 @@ def _follow(
     folder: Path,
     on_progress: Callable[[int, int], None],
     say: Callable[[str], None] | None,
+    stop: threading.Event | None,
 ) -> float | None:
-    """Watch the client to its end; the seconds without a sign of life when it had to be stopped."""
+    """Watch the client to its end; the seconds without a sign of life when it got stuck and had to be stopped."""
     total = playbook.all_requests
     longest_wait_s = load.timeout_s + STALL_MARGIN_S
     longest_wait_s += max(playbook.longest_think_ns, playbook.longest_gap_ns()) / 1e9
@@ -247,6 +255,9 @@ def _follow(
         if (new_done := sum(count for count, _ in counts.values())) != done:
             done = new_done
             on_progress(done, total)
+        if not ended and stop is not None and stop.is_set():
+            client.stop()
+            ended = True
         if ended:
             return None
         quiet_s = time.monotonic() - last_sign

@@ -27,6 +27,7 @@ class Cell:
         self.model, self.folder = model, folder
         self.progress: list[tuple[int, int]] = []
         self.env: dict[str, str] = {}
+        self.stop = threading.Event()
 
     def schedule(self, load: Load, **extras: Any) -> Path:
         path = self.folder / "schedule.jsonl"
@@ -56,7 +57,7 @@ class Cell:
     ) -> ReplayReport:
         return replay(
             load, schedule_path=path, base_url=base_url, out_dir=self.folder, env=self.env, on_progress=self.note,
-            options=options, say=say,
+            options=options, say=say, stop=self.stop,
         )  # fmt: skip
 
     def note(self, done: int, total: int) -> None:

@@ -278,6 +278,20 @@ def test_a_terminated_client_records_what_was_under_way_as_aborted(cell: Cell, p
     assert {row["error"] for row in rows} == {"aborted", "not_sent"}
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_replay_that_is_told_to_stop_ends_early_and_that_is_no_fault(
+    processes: int, cell: Cell, paced_server: PacedServer
+) -> None:
+    thread = cell.once_under_way(cell.stop.set, wait_s=0.7)
+    report = cell.replay(replace(ONE_SHOT, requests=12), paced_server.url("slow"), ClientOptions(processes=processes))
+    thread.join()
+    assert not cell.processes()
+    rows = cell.rows()
+    assert (len(rows), report.window_requests, report.client.lost_workers) == (12, 12, ())
+    assert {row["error"] for row in rows} == {"aborted", "not_sent"}
+    assert sum(row["sent_ns"] is not None for row in rows) == 2
+
+
 def test_a_client_that_waits_for_its_next_arrival_ends_at_once(cell: Cell, paced_server: PacedServer) -> None:
     load = replace(ONE_SHOT, arrival={"kind": "constant", "rate_rps": 0.02}, requests=3)
     thread = cell.once_under_way(lambda: os.kill(pids(cell)[0], signal.SIGTERM), requests=1)
