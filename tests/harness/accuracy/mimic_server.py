@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,8 +20,14 @@ from tokenizers import Tokenizer
 TOKENIZER = Tokenizer.from_file(sys.argv[1])
 VOCAB = TOKENIZER.get_vocab_size()
 CUT_TO = 24
+LATE_FROM = 300
+DIES_AFTER = 10
+HELD_S = 0.02
+"""How long an answer that depends on its company looks for any."""
 SEEN: dict[str, list[dict[str, Any]]] = defaultdict(list)
 LOCK = threading.Lock()
+UNDER_WAY: dict[str, int] = defaultdict(int)
+LAST_PROMPT: dict[str, list[int]] = defaultdict(list)
 
 
 def number(text: object) -> int:
@@ -42,9 +49,38 @@ def wrong(text: str) -> bool:
 
 
 def next_tokens(ids: list[int], top_k: int, faults: set[str]) -> list[tuple[int, float]]:
-    """A distribution that depends on the whole prefix; a broken cache changes it."""
-    start = number((ids[:-1], "broken") if "broken" in faults else ids) % VOCAB
+    """A distribution that depends on the whole prefix; a broken cache changes it, or only what lies late in it."""
+    broken = "broken" in faults or ("late-broken" in faults and len(ids) >= LATE_FROM)
+    start = number((ids[:-1], "broken") if broken else ids) % VOCAB
     return [((start + i) % VOCAB, -0.7 * (i + 1)) for i in range(top_k)]
+
+
+def generated(ids: list[int], count: int, faults: set[str]) -> list[int]:
+    """The greedy continuation; an unsteady server ends it differently each time, or only in company."""
+    found: list[int] = []
+    for _ in range(count):
+        found.append(next_tokens([*ids[-8:], *found], 1, faults)[0][0])
+    path = "+".join(sorted(faults))
+    if "unsteady" in faults or ("unsteady-beside" in faults and in_company(path)):
+        found[-1] = len(SEEN[path])
+    return found
+
+
+def in_company(path: str) -> bool:
+    """Whether another request was under way at any time while this one was held."""
+    ends = time.monotonic() + HELD_S
+    while time.monotonic() < ends:
+        if UNDER_WAY[path] > 1:
+            return True
+        time.sleep(HELD_S / 20)
+    return False
+
+
+def cached(ids: list[int], path: str) -> int:
+    """Tokens that this prompt shares with the one before it; the last is always computed."""
+    before, LAST_PROMPT[path] = LAST_PROMPT[path], ids
+    same = next((i for i, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
+    return min(same, len(ids) - 1)
 
 
 def logprob_of(index: int, last: int, right: bool) -> float:
@@ -84,6 +120,11 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
         if "null" in faults:
             values = [None] * len(values)
         choice["logprobs"] = {"token_logprobs": values, "top_logprobs": [{} for _ in values]}
+    elif body.get("ignore_eos"):
+        found = generated(ids, body["max_tokens"], faults)
+        choice |= {"text": TOKENIZER.decode(found), "token_ids": found}
+        if body.get("logprobs"):
+            choice["logprobs"] = {"content": [{"id": token, "logprob": -0.5} for token in found]}
     elif body.get("logprobs") and "no-logprobs" not in faults:
         top = next_tokens(ids, body["logprobs"], faults)
         if "nan" in faults:
@@ -92,8 +133,10 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
             choice["logprobs"] = {"top_logprobs": [{f"token_id:{token}": value for token, value in top}]}
         else:
             choice["logprobs"] = {"content": [{"top_logprobs": [{"id": t, "logprob": v} for t, v in top]}]}
-    usage = {} if "no-usage" in faults else {"usage": {"prompt_tokens": len(ids), "completion_tokens": 1}}
-    return 200, {"choices": [choice], **usage}
+    usage: dict[str, Any] = {"prompt_tokens": len(ids), "completion_tokens": 1}
+    if "caches" in faults:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached(ids, "+".join(sorted(faults)))}
+    return 200, {"choices": [choice], **({} if "no-usage" in faults else {"usage": usage})}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -118,9 +161,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "silent" in self.faults():
+        faults, path = self.faults(), "+".join(sorted(self.faults()))
+        if "silent" in faults:
             threading.Event().wait(3)
-        self.reply(*respond(self.faults(), body))
+        if "dies" in faults and len(SEEN[path]) >= DIES_AFTER:
+            self.close_connection = True
+            return
+        with LOCK:
+            UNDER_WAY[path] += 1
+        try:
+            self.reply(*respond(faults, body))
+        finally:
+            with LOCK:
+                UNDER_WAY[path] -= 1
 
     def log_message(self, format: str, *args: object) -> None:
         pass
