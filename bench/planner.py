@@ -1,10 +1,11 @@
 """Scenario → plan: what will run, what can't and why, how long it takes, what it can see; or what is wrong with it."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bench.analysis.compare import smallest_effect
+from bench.analysis.compare import ALPHA, ALPHA_UNTIL, smallest_effect
 from bench.budget import named, within_budget
 from bench.calibration import Calibration
 from bench.config import Config
@@ -223,21 +224,17 @@ def _pool_notes(plan: Plan) -> list[str]:
 
 def _smallest_effect(plan: Plan, config: Config, calibration: Calibration) -> dict[str, float | None]:
     """Smallest true difference, in per cent, seen with 80 % power on every engine; None: no verdict possible."""
-    families = [
-        [2 if d == plan.baseline else 1 for d in family] for family in _families(plan, config) if len(family) > 1
-    ]
+    sizes = [size for size in _compared(plan) if size > 1]
+    alpha = ALPHA_UNTIL if config.scenario.until.asked else ALPHA
     noise = calibration.noise
     result: dict[str, float | None] = {}
     for name, sd in (("throughput", noise.throughput), ("latency", noise.latency)):
-        worst = max((smallest_effect(plan.blocks, family, sd) for family in families), default=math.inf)
+        seen = (smallest_effect(plan.blocks, size, sd, families=len(plan.loads), alpha=alpha) for size in sizes)
+        worst = max(seen, default=math.inf)
         result[name] = round(100 * worst, 1) if math.isfinite(worst) else None
     return result
 
 
-def _families(plan: Plan, config: Config) -> list[list[Deployment]]:
-    """What is compared within one engine and model: its 16-bit baseline first, checks left out."""
-    groups: dict[tuple[str, str], list[Deployment]] = {}
-    for d in plan.deployments:
-        if d.id not in plan.check_only:
-            groups.setdefault((d.backend, d.model), []).append(d)
-    return [sorted(g, key=lambda d: not config.strategy[d.strategy].is_16bit_baseline) for g in groups.values()]
+def _compared(plan: Plan) -> list[int]:
+    """Number of deployments of each engine and model that take the load, its baseline among them."""
+    return list(Counter((d.backend, d.model) for d in plan.deployments if d.id not in plan.check_only).values())
