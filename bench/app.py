@@ -22,8 +22,17 @@ from bench import calibration, store
 from bench import jmeter as jmeter_plan
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
-from bench.config import SCENARIOS, Config, compose_config, register_schema, typed
-from bench.overrides import name_the_backend, normalise, quoted, scenario_name, splits_backend_keys
+from bench.config import (
+    CONFIG_FILE,
+    SCENARIOS,
+    Config,
+    compose_config,
+    config_yaml,
+    read_config,
+    register_schema,
+    typed,
+)
+from bench.overrides import name_the_backend, name_the_tasks, normalise, quoted, scenario_name, split_nameless
 from bench.plan import Plan, plan_record, read_plan
 from bench.plan_view import print_plan
 from bench.planner import make_plan
@@ -150,7 +159,8 @@ def resolve(arguments: list[str]) -> tuple[list[str], Config]:
     user's own overrides, which win.
     """
     user = normalise(arguments)
-    later, first = splits_backend_keys(user)
+    later, user = split_nameless(user, "backend")
+    of_all_tasks, first = split_nameless(user, "accuracy")
     scenario = scenario_name(user)
     named = [*first, f"scenario_name={scenario}"]
     devices = gpus()
@@ -158,6 +168,8 @@ def resolve(arguments: list[str]) -> tuple[list[str], Config]:
     selected = [*choices_of(preset, named), *named]
     composed = compose_config(selected)
     later = name_the_backend(later, [str(name) for name in composed.backend])
+    kinds = {str(name): str(task.kind) for name, task in composed.accuracy.items()}
+    selected = [*name_the_tasks(of_all_tasks, kinds), *selected]  # a task's own key, which comes later, wins
     if "auto" in composed.model:
         chosen = _choose_model(composed, [gpu["memory_bytes"] for gpu in devices])
         models = ",".join(dict.fromkeys(chosen if name == "auto" else str(name) for name in composed.model))
@@ -203,13 +215,13 @@ def _measure(overrides: list[str]) -> None:
 @hydra.main(version_base="1.3", config_path=str(SCENARIOS), config_name="config")
 def _jobs(composed: DictConfig) -> None:
     """One Hydra job: a block. Works from what the run's folder holds, wherever the launcher put it."""
-    config = typed(composed)
-    folder = Path(str(config.run_dir))
+    folder = Path(str(composed.run_dir))
+    config = read_config(folder)
     machine_sha256 = store.hardware_sha256(hardware())
     plan = read_plan(folder)
     prepared = prepare(config, plan, lambda text: None)
     try:
-        run_block(folder, config, plan, prepared, int(config.block or 0), machine_sha256)
+        run_block(folder, config, plan, prepared, int(composed.block or 0), machine_sha256)
     except KVMarkError as error:
         raise Abort(error) from error
 
@@ -217,7 +229,7 @@ def _jobs(composed: DictConfig) -> None:
 def _write_run(
     folder: Path, config: Config, plan: Plan, prepared: Prepared, identity: store.Identity, machine: dict[str, Any]
 ) -> None:
-    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
+    write_bytes(folder / CONFIG_FILE, config_yaml(config).encode())
     write_json(folder / "plan.json", plan_record(plan, config, prepared.backends))
     store.write_manifest(
         folder,

@@ -2,7 +2,7 @@
 
 An axis is a list inside the job. A comma sweep over one (`backend=vllm,llama-cpp`) would make Hydra run each value as a
 job of its own and tear blocks apart, so it is folded into the list. `backend.KEY=…` without a backend's name is meant
-for the only selected one.
+for the only selected one, `accuracy.KEY=…` without a task's name for every selected task.
 """
 
 import re
@@ -15,6 +15,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from bench.config import AXES, GROUPS, choices
+from harness.accuracy.kinds import kinds as task_kinds
+from harness.accuracy.task import Task
 from harness.backends.interface import BackendOptions
 from harness.errors import ConfigError
 from harness.traffic import arrivals, workloads
@@ -28,7 +30,11 @@ _KINDS: dict[str, tuple[Callable[[], Mapping[str, Any]], Callable[[str], set[str
     "arrival": (arrivals.arrivals, arrivals.keys_of_others),
 }
 """Kinds by name, and the keys that others have."""
-_BACKEND_KEYS = tuple(spec.name for spec in fields(BackendOptions))
+_NAMELESS = {
+    "backend": tuple(spec.name for spec in fields(BackendOptions)),
+    "accuracy": tuple(spec.name for spec in fields(Task)),
+}
+"""Keys that may stand right behind the group."""
 
 
 def normalise(arguments: list[str]) -> list[str]:
@@ -54,10 +60,30 @@ def scenario_name(overrides: list[str]) -> str:
     return _last_value(overrides, "scenario") or DEFAULT_SCENARIO
 
 
-def splits_backend_keys(overrides: list[str]) -> tuple[list[str], list[str]]:
-    """Overrides of a backend's key that name no backend, and all others."""
-    nameless = [text for text in overrides if _nameless(text)]
+def split_nameless(overrides: list[str], group: str) -> tuple[list[str], list[str]]:
+    """Overrides of a group's key that name no member of it, and all others."""
+    nameless = [text for text in overrides if _nameless(text, group)]
     return nameless, [text for text in overrides if text not in nameless]
+
+
+def name_the_tasks(overrides: list[str], kinds: Mapping[str, str]) -> list[str]:
+    """`accuracy.limit=…` → `accuracy.<name>.limit=…` for every selected task; a data folder only where there is data.
+
+    `kinds` holds the kind of each selected task, by its name.
+    """
+    found = []
+    for text in overrides:
+        key = text.partition("=")[0].split(".")[1]
+        meant = [name for name, kind in kinds.items() if key != "data_dir" or _has_files(kind)]
+        if not meant:
+            some = "task that reads a data set" if kinds else "accuracy task"
+            raise ConfigError(f"'{text}': no {some} is selected; write accuracy=[name,…]")
+        found += [text.replace("accuracy.", f"accuracy.{name}.", 1) for name in meant]
+    return found
+
+
+def _has_files(kind: str) -> bool:
+    return kind in task_kinds() and bool(task_kinds()[kind].files)
 
 
 def name_the_backend(overrides: list[str], backends: list[str]) -> list[str]:
@@ -102,9 +128,9 @@ def _left_behind(override: Override, all_overrides: Sequence[Override]) -> list[
     return [f"{node}.{key}=null" for key in sorted(keys_of_others(str(kind))) if f"{node}.{key}" not in given]
 
 
-def _nameless(text: str) -> bool:
+def _nameless(text: str, group: str) -> bool:
     parts = text.lstrip("+~").partition("=")[0].split(".")
-    return parts[0] == "backend" and len(parts) > 1 and parts[1] in _BACKEND_KEYS
+    return parts[0] == group and len(parts) > 1 and parts[1] in _NAMELESS[group]
 
 
 def _with_backend(text: str, backends: list[str]) -> str:

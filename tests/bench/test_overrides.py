@@ -4,7 +4,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from bench.config import AXES
-from bench.overrides import name_the_backend, normalise, quoted, scenario_name, splits_backend_keys
+from bench.overrides import name_the_backend, name_the_tasks, normalise, quoted, scenario_name, split_nameless
 from harness.errors import ConfigError
 
 
@@ -36,7 +36,9 @@ def test_an_override_that_is_none_is_an_error_not_a_crash() -> None:
 
 
 def test_a_backend_key_without_a_name_means_the_only_backend() -> None:
-    nameless, others = splits_backend_keys(["backend.python=/usr/bin/python3", "scenario=smoke", "backend.vllm.port=1"])
+    nameless, others = split_nameless(
+        ["backend.python=/usr/bin/python3", "scenario=smoke", "backend.vllm.port=1"], "backend"
+    )
     assert nameless == ["backend.python=/usr/bin/python3"]
     assert others == ["scenario=smoke", "backend.vllm.port=1"]
     assert name_the_backend(nameless, ["llama-cpp"]) == ["backend.llama-cpp.python=/usr/bin/python3"]
@@ -67,3 +69,20 @@ def test_keys_that_carry_a_run_to_its_jobs_are_refused(text: str) -> None:
 def test_a_quoted_path_is_read_back_as_it_is(path: str) -> None:
     (parsed,) = OverridesParser.create().parse_overrides([f"run_dir={quoted(path)}"])
     assert str(parsed.value()) == path
+
+
+def test_an_accuracy_key_without_a_name_means_every_selected_task_and_a_folder_those_with_data() -> None:
+    given = ["accuracy.num_concurrent=4", "accuracy.data_dir=/data", "accuracy.mmlu.limit=3", "accuracy=[mmlu]"]
+    nameless, others = split_nameless(given, "accuracy")
+    assert others == given[2:]
+    assert name_the_tasks(nameless, {"mmlu": "mmlu", "needles": "retrieval"}) == [
+        "accuracy.mmlu.num_concurrent=4",
+        "accuracy.needles.num_concurrent=4",
+        "accuracy.mmlu.data_dir=/data",
+    ]
+
+
+@pytest.mark.parametrize("kinds", [{}, {"needles": "retrieval"}])
+def test_a_data_folder_that_no_selected_task_reads_is_refused(kinds: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"accuracy.data_dir=/data.*accuracy=\[name"):
+        name_the_tasks(["accuracy.data_dir=/data"], kinds)
