@@ -153,6 +153,7 @@ def _run_launch(
         run_seed=store.seed_of(config.seed, "run"),
         folder=folder / launch.name,
         record_dir=folder.parent.parent,
+        fidelity=config.scenario.fidelity,
     )
     outcome = measure_launch(
         spec, prepared.backends[deployment.backend], prepared.engines[deployment.backend], progress

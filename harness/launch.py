@@ -1,4 +1,4 @@
-"""One launch, measured from start to end: start → prove → check output → replay load → score → stop.
+"""One launch, measured from start to end: start → prove → check output → replay load → repeat → score → stop.
 
 Everything that was measured is on disk as soon as it is measured; what goes wrong is part of the record.
 """
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from harness.accuracy import Task, run_task
-from harness.accuracy.output_check import take
+from harness.accuracy import Task, output_check, run_task
+from harness.accuracy.fidelity_options import FidelityOptions
 from harness.backends.command_line import final_command
 from harness.backends.interface import Backend, Command, EngineState
 from harness.cell import Served, measure_cell
 from harness.clock import clock
 from harness.environments import EnginePython
 from harness.errors import KVMarkError, StorageError
+from harness.fidelity import measure_determinism, measure_greedy
 from harness.files import is_out_of_room, storage_error, write_json
 from harness.model import Model
 from harness.saturation import Judge, measure_saturation
@@ -52,6 +53,8 @@ class LaunchSpec:
         Where the launch is recorded.
     record_dir : Path
         Where running processes are noted, so that a later run can end what a killed one left behind.
+    fidelity : FidelityOptions
+        Sizes of the output check, the greedy continuations and the repeated requests.
     """
 
     block: int
@@ -71,6 +74,7 @@ class LaunchSpec:
     run_seed: int
     folder: Path
     record_dir: Path
+    fidelity: FidelityOptions = field(default_factory=FidelityOptions)
 
 
 @dataclass
@@ -197,7 +201,7 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
     with Recorder(server.pids, state, spec.folder / "telemetry.parquet"):
         with record.timed("output_check"):
             watch.step("output check")
-            checked = take(
+            checked = output_check.take(
                 backend,
                 server.base_url,
                 server.served_name,
@@ -205,10 +209,15 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
                 context_tokens=spec.settings.context_tokens,
                 seed=spec.run_seed,
                 state=state,
+                options=spec.fidelity,
+                prefix_reuse=spec.strategy.prefix_reuse,
             )
             write_json(spec.folder / "output_check.json", checked)
             if checked["error"]:
                 record.errors.append(f"output check: {checked['error']}")
+        server.check()
+        with record.timed("fidelity"):
+            record.errors += measure_greedy(served, spec.fidelity, spec.folder)
         server.check()
         if spec.check_only:
             return
@@ -219,6 +228,12 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
                 record.cells.append(name)
                 if cell["state"] == "failed":
                     record.fail(f"load {name}: {cell['reason']}")
+            server.check()
+        if spec.block == 0:  # whether answers repeat is a property of the deployment: once is enough
+            with record.timed("fidelity"):
+                record.errors += measure_determinism(
+                    served, spec.fidelity, spec.folder, seed=spec.seed, settings=spec.settings, effect=effect
+                )
             server.check()
         for name, task in spec.tasks.items():
             with record.timed("accuracy"):

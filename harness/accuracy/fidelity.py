@@ -1,8 +1,8 @@
 """How far one forced-decode record lies from another: NLL, top-1 agreement, KL divergence. Pure functions of JSON.
 
-A record is the content of `output_check.json`. An engine returns only the `top_k` most probable tokens of a position;
-what is left of the probability is spread evenly over the rest of the vocabulary, here and everywhere in KVMark. All
-values are in nats.
+A record is the content of `output_check.json`: one text (schema version 1) or several. An engine returns only the
+`top_k` most probable tokens of a position; what is left of the probability is spread evenly over the rest of the
+vocabulary, here and everywhere in KVMark. All values are in nats.
 """
 
 import math
@@ -11,6 +11,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 Record = dict[str, Any]
+Text = dict[str, Any]
+"""The part of a record that is about one text; a record of version 1 is one itself."""
 
 _LEAST_REMAINDER = 1e-9
 """Least probability left to the tokens outside the top k: rounding can eat up all of it."""
@@ -49,7 +51,35 @@ class Fidelity:
     echo_nll_delta: float | None
 
 
-def distribution(record: Record, index: int) -> dict[int, float] | None:
+@dataclass(frozen=True)
+class Shift:
+    """One prediction against the reference's at the same place: fields as in `Fidelity`, of one position."""
+
+    text_sha256: str
+    position: int
+    nll: float
+    reference_nll: float
+    same_top: bool
+    kl: float
+
+    @property
+    def nll_delta(self) -> float:
+        return self.nll - self.reference_nll
+
+
+def texts_of(record: Record) -> list[Text]:
+    """The texts of a record of either version."""
+    texts: list[Text] = record.get("texts", [record])
+    return texts
+
+
+def same_texts(a: Record, b: Record) -> bool:
+    """Whether two records are of the same texts, and can be compared."""
+    shas = [[text.get("text_sha256") for text in texts_of(record)] for record in (a, b)]
+    return shas[0] == shas[1] and bool(shas[0])
+
+
+def distribution(record: Text, index: int) -> dict[int, float] | None:
     """Probabilities of the top-k tokens at one position; None where the engine gave no usable numbers."""
     ids, logprobs = record["top_token_ids"][index], record["top_logprobs"][index]
     if not ids or len(ids) != len(logprobs) or any(value is None or not math.isfinite(value) for value in logprobs):
@@ -62,7 +92,7 @@ def _outside(top: dict[int, float], vocab: int) -> float:
     return max(1.0 - sum(top.values()), _LEAST_REMAINDER) / max(vocab - len(top), 1)
 
 
-def token_nlls(record: Record) -> list[float | None]:
+def token_nlls(record: Text) -> list[float | None]:
     """Negative log-likelihood of the text's own next token at each position; None where it can't be told."""
     nlls: list[float | None] = []
     for index, token in enumerate(record["next_token_ids"]):
@@ -72,8 +102,8 @@ def token_nlls(record: Record) -> list[float | None]:
 
 
 def mean_nll(record: Record) -> float | None:
-    """Mean NLL over the usable positions."""
-    usable = [nll for nll in token_nlls(record) if nll is not None]
+    """Mean NLL over the usable positions of all texts."""
+    usable = [nll for text in texts_of(record) for nll in token_nlls(text) if nll is not None]
     return fmean(usable) if usable else None
 
 
@@ -95,36 +125,45 @@ def _standard_error(values: list[float]) -> float | None:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
+def shifts(record: Record, reference: Record) -> tuple[list[Shift], list[int]]:
+    """Shift at each position that both records have, and the positions that the record lacks or that hold no numbers.
+
+    A reference may have positions that weren't asked of the record, and the other way round.
+    """
+    if not same_texts(record, reference):
+        raise ValueError("the records can't be compared: they are of different texts (text_sha256)")
+    found: list[Shift] = []
+    unusable: list[int] = []
+    for mine, theirs in zip(texts_of(record), texts_of(reference), strict=True):
+        at = {position: index for index, position in enumerate(theirs["positions"])}
+        nlls, reference_nlls = token_nlls(mine), token_nlls(theirs)
+        for index, position in enumerate(mine["positions"]):
+            if position not in at:
+                continue
+            nll, a = nlls[index], distribution(mine, index)
+            reference_nll, b = reference_nlls[at[position]], distribution(theirs, at[position])
+            if a is None or nll is None:
+                unusable.append(position)
+            elif b is not None and reference_nll is not None:
+                same = mine["top_token_ids"][index][0] == theirs["top_token_ids"][at[position]][0]
+                kl = kl_divergence(b, a, mine["vocab"])
+                found.append(Shift(mine["text_sha256"], position, nll, reference_nll, same, kl))
+    return found, unusable
+
+
 def compare(record: Record, reference: Record, from_position: int = 0) -> Fidelity:
-    """Hold a record against a reference of the same text; `from_position` leaves out earlier positions."""
-    for key in ("text_sha256", "positions"):
-        if record[key] != reference[key]:
-            raise ValueError(f"the records can't be compared: they differ in {key}")
-    wanted = [index for index, position in enumerate(record["positions"]) if position >= from_position]
-    nlls, reference_nlls = token_nlls(record), token_nlls(reference)
-    mine: list[float] = []
-    theirs: list[float] = []
-    same: list[bool] = []
-    divergences: list[float] = []
-    unusable = 0
-    for index in wanted:
-        a, b = distribution(record, index), distribution(reference, index)
-        nll, reference_nll = nlls[index], reference_nlls[index]
-        if a is None or nll is None:
-            unusable += 1
-        elif b is not None and reference_nll is not None:
-            mine.append(nll)
-            theirs.append(reference_nll)
-            same.append(record["top_token_ids"][index][0] == reference["top_token_ids"][index][0])
-            divergences.append(kl_divergence(b, a, record["vocab"]))
+    """Hold a record against a reference of the same texts; `from_position` leaves out earlier positions."""
+    every, missing = shifts(record, reference)
+    found = [shift for shift in every if shift.position >= from_position]
+    mean_shift = fmean(shift.nll_delta for shift in found) if found else None
     echo, reference_echo = record.get("echo"), reference.get("echo")
     return Fidelity(
-        positions=len(mine),
-        nll=fmean(mine) if mine else None,
-        nll_delta=fmean(mine) - fmean(theirs) if mine else None,
-        nll_delta_se=_standard_error([a - b for a, b in zip(mine, theirs, strict=True)]),
-        top1_agreement=fmean(same) if same else None,
-        kl=fmean(divergences) if divergences else None,
-        unusable=unusable,
+        positions=len(found),
+        nll=fmean(shift.nll for shift in found) if found else None,
+        nll_delta=mean_shift,
+        nll_delta_se=_standard_error([shift.nll_delta for shift in found]),
+        top1_agreement=fmean(shift.same_top for shift in found) if found else None,
+        kl=fmean(shift.kl for shift in found) if found else None,
+        unusable=sum(position >= from_position for position in missing),
         echo_nll_delta=echo["nll"] - reference_echo["nll"] if echo and reference_echo else None,
     )

@@ -1,43 +1,38 @@
-"""The output check (rule 2): what the engine would say next at fixed places of a real text, read through its cache.
+"""The output check (rule 2): what the engine would say next at fixed places of real texts, read through its cache.
 
-The prompts are growing prefixes of one text, sent one after another, so that an engine that reuses prefixes answers
+The prompts are growing prefixes of a text, sent one after another, so that an engine that reuses prefixes answers
 each from the KV entries it stored before: a cache that stores garbage shows here, whatever it costs in a task's score.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from harness.accuracy.completions import BadAnswer, ServerGone, complete, echoed_logprobs, usable_logprob
+from harness.accuracy.fidelity_options import FidelityOptions
+from harness.accuracy.forced_texts import GRAINS, ForcedText, forced_texts, lengths
 from harness.accuracy.passages import passage, text_sha256
 from harness.backends.interface import Backend, EngineState
 from harness.model import Model
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TOP_K = 20
 """vLLM's default limit on log-probabilities a token."""
-DENSE_POSITIONS = 20
-LATE_POSITIONS = 4
-FIRST_POSITION = 96
-DENSE_UP_TO = 3072
-"""Up to here positions are even; later ones are few, since an engine without prefix reuse reads each prefix anew."""
-LATE_UP_TO = 4096
-"""How far the late positions go, or to a quarter of the context: a slow engine reads 50 tokens a second (on 2 cores),
-and retrieval goes through the whole context anyway."""
 ECHO_TOKENS = 1024
-_LONGEST_PREFIX = 32_768
 _ERRORS_IN_A_ROW = 3
 
 
-def positions(context_tokens: int) -> list[int]:
-    """Lengths of the prefixes: even up to `DENSE_UP_TO`, then a few late ones."""
-    last = min(context_tokens - 1, max(LATE_UP_TO, context_tokens // 4), _LONGEST_PREFIX)
-    dense_last = min(last, DENSE_UP_TO)
-    late = LATE_POSITIONS if last > dense_last else 0
-    dense = DENSE_POSITIONS + LATE_POSITIONS - late
-    first = min(FIRST_POSITION, dense_last // 3)
-    even = [first + (dense_last - first) * i // (dense - 1) for i in range(dense)]
-    return sorted({*even, *(dense_last + (last - dense_last) * (i + 1) // late for i in range(late))})
+def size(
+    options: FidelityOptions, context_tokens: int, *, prefix_reuse: bool = True, echo: bool = True
+) -> tuple[int, int]:
+    """Tokens to prefill, and requests, of one output check; an engine with blocks reads a part of one again."""
+    tokens, requests = 0, 0
+    for positions in lengths(options, context_tokens, prefix_reuse=prefix_reuse):
+        for before, position in zip([0, *positions], positions, strict=False):
+            tokens += position - (before // GRAINS[0] * GRAINS[0] if prefix_reuse else 0)
+        requests += len(positions)
+    return (tokens + min(ECHO_TOKENS, context_tokens - 2), requests + 1) if echo else (tokens, requests)
 
 
 def take(
@@ -49,9 +44,11 @@ def take(
     context_tokens: int,
     seed: int,
     state: Callable[[], EngineState],
+    options: FidelityOptions | None = None,
+    prefix_reuse: bool = True,
     timeout_s: float = 300.0,
 ) -> dict[str, Any]:
-    """Force the model along a text and record its next-token distributions; the content of `output_check.json`.
+    """Force the model along the texts and record its next-token distributions; the content of `output_check.json`.
 
     Parameters
     ----------
@@ -60,9 +57,11 @@ def take(
     context_tokens : int
         Longest sequence that the server takes.
     seed : int
-        Which text; equal seeds give equal texts.
+        Which texts; equal seeds give equal texts.
     state : callable
         Reads the engine's counters.
+    prefix_reuse : bool
+        Whether the strategy lets the engine reuse prefixes.
     timeout_s : float
         Longest wait for one answer.
 
@@ -72,50 +71,81 @@ def take(
         Schema `output_check.json`. An engine's bad answers never raise: they leave empty lists (or null for a value
         that is no number), and `error` says what happened.
     """
-    lengths = positions(context_tokens)
-    echo_tokens = min(ECHO_TOKENS, context_tokens - 2)
-    ids = passage(model, lengths[-1] + 1, seed=seed, stream="forced-decode")
-    echo_ids = passage(model, echo_tokens, seed=seed, stream="echo") if backend.reads_echo else []
+    texts = forced_texts(model, options or FidelityOptions(), context_tokens, seed=seed, prefix_reuse=prefix_reuse)
+    asking = _Asking(backend, base_url, served_name, timeout_s)
+    before = _hits(state)
+    records = [_forced(asking, text, model.shape.vocab) for text in texts]
+    after = _hits(state) if asking.goes_on else None
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "text_sha256": text_sha256(ids),
-        "top_k": TOP_K,
-        "vocab": model.shape.vocab,
-        "positions": lengths,
-        "next_token_ids": [ids[length] for length in lengths],
-        "top_token_ids": [],
-        "top_logprobs": [],
+        "texts": records,
         "echo": None,
-        "prefix_hits": None,
+        "prefix_hits": None if before is None or after is None else {"before": before, "after": after},
         "error": None,
     }
-    errors: list[str] = []
-    in_a_row = 0
-    before = state().prefix_hits_total
-    for length in lengths:
-        top_ids: list[int] = []
-        top_logprobs: list[float | None] = []
-        if in_a_row < _ERRORS_IN_A_ROW:
-            body = {"model": served_name, "prompt": ids[:length], "max_tokens": 1, "temperature": 0.0}
-            try:
-                answer = complete(base_url, {**body, **backend.next_token_extras(TOP_K)}, timeout_s)
-                top_ids, top_logprobs = _read(backend, answer)
-                in_a_row = 0
-            except BadAnswer as error:
-                errors.append(f"after {length} tokens: {error}")
-                in_a_row = _ERRORS_IN_A_ROW if isinstance(error, ServerGone) else in_a_row + 1
-        record["top_token_ids"].append(top_ids)
-        record["top_logprobs"].append(top_logprobs)
-    if in_a_row < _ERRORS_IN_A_ROW:
-        after = state().prefix_hits_total
-        record["prefix_hits"] = None if before is None or after is None else {"before": before, "after": after}
-    if echo_ids and in_a_row < _ERRORS_IN_A_ROW:
+    if backend.reads_echo and asking.goes_on:
+        echo_ids = passage(model, min(ECHO_TOKENS, context_tokens - 2), seed=seed, stream="echo")
         try:
-            record["echo"] = _echo(base_url, served_name, echo_ids, timeout_s)
+            record["echo"] = _echo(asking, echo_ids)
         except BadAnswer as error:
-            errors.append(f"echo: {error}")
-    if errors:
+            asking.errors.append(f"echo: {error}")
+    if errors := asking.errors:
         record["error"] = "; ".join(errors[:3]) + (f"; and {len(errors) - 3} more" if len(errors) > 3 else "")
+    return record
+
+
+@dataclass
+class _Asking:
+    """Requests to one server; it is given up when it is gone, or fails several times in a row."""
+
+    backend: Backend
+    base_url: str
+    served_name: str
+    timeout_s: float
+    errors: list[str] = field(default_factory=list)
+    in_a_row: int = 0
+
+    @property
+    def goes_on(self) -> bool:
+        return self.in_a_row < _ERRORS_IN_A_ROW
+
+    def post(self, body: dict[str, Any]) -> dict[str, Any]:
+        head = {"model": self.served_name, "temperature": 0.0}
+        return complete(self.base_url, {**head, **body}, self.timeout_s)
+
+    def failed(self, error: BadAnswer, where: str) -> None:
+        self.errors.append(f"{where}: {error}")
+        self.in_a_row = _ERRORS_IN_A_ROW if isinstance(error, ServerGone) else self.in_a_row + 1
+
+
+def _forced(asking: _Asking, text: ForcedText, vocab: int) -> dict[str, Any]:
+    """One text's record: its next-token distributions, and how much of each prefix came from the cache."""
+    record: dict[str, Any] = {
+        "text_sha256": text_sha256(text.ids),
+        "top_k": TOP_K,
+        "vocab": vocab,
+        "positions": text.positions,
+        "next_token_ids": [text.ids[position] for position in text.positions],
+        "top_token_ids": [],
+        "top_logprobs": [],
+        "cached_tokens": [],
+    }
+    extras = {"max_tokens": 1, **asking.backend.next_token_extras(TOP_K)}
+    for position in text.positions:
+        ids: list[int] = []
+        logprobs: list[float | None] = []
+        cached: int | None = None
+        if asking.goes_on:
+            try:
+                answer = asking.post({"prompt": text.ids[:position], **extras})
+                ids, logprobs = _read(asking.backend, answer)
+                cached = asking.backend.cached_tokens(answer)
+                asking.in_a_row = 0
+            except BadAnswer as error:
+                asking.failed(error, f"after {position} tokens")
+        record["top_token_ids"].append(ids)
+        record["top_logprobs"].append(logprobs)
+        record["cached_tokens"].append(cached)
     return record
 
 
@@ -132,7 +162,14 @@ def _read(backend: Backend, answer: dict[str, Any]) -> tuple[list[int], list[flo
     return ids, logprobs
 
 
-def _echo(base_url: str, served_name: str, ids: list[int], timeout_s: float) -> dict[str, Any]:
-    body = {"model": served_name, "prompt": ids, "max_tokens": 0, "temperature": 0.0, "echo": True, "logprobs": 1}
-    logprobs = echoed_logprobs(complete(base_url, body, timeout_s), len(ids), generated_tokens=0)
+def _hits(state: Callable[[], EngineState]) -> float | None:
+    try:
+        return state().prefix_hits_total
+    except OSError:
+        return None
+
+
+def _echo(asking: _Asking, ids: list[int]) -> dict[str, Any]:
+    answer = asking.post({"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 1})
+    logprobs = echoed_logprobs(answer, len(ids), generated_tokens=0)
     return {"tokens": len(logprobs), "nll": -fmean(logprobs)}

@@ -1,0 +1,86 @@
+"""Greedy continuations: what the engine goes on to say after prefixes of the forced-decode texts.
+
+Every token is chosen out of the KV of all tokens before it, its own too: a small fault adds up here, and the place
+where a continuation leaves the 16-bit launch's tells how soon.
+"""
+
+from typing import Any
+
+from harness.accuracy.completions import BadAnswer, ServerGone, complete, first_choice
+from harness.accuracy.fidelity_options import FidelityOptions
+from harness.accuracy.forced_texts import forced_texts, lengths
+from harness.accuracy.passages import text_sha256
+from harness.backends.interface import Backend
+from harness.model import Model
+
+
+def size(options: FidelityOptions, context_tokens: int, *, prefix_reuse: bool = True) -> tuple[int, int, int]:
+    """Tokens to prefill (at least, where prompts lie in the cache), tokens to generate, and requests."""
+    places = _places(options, context_tokens)
+    output = options.greedy_tokens * len(places)
+    return (0 if prefix_reuse else sum(length for _, length in places)), output, len(places)
+
+
+def take(
+    backend: Backend,
+    base_url: str,
+    served_name: str,
+    model: Model,
+    *,
+    context_tokens: int,
+    seed: int,
+    options: FidelityOptions,
+    timeout_s: float = 300.0,
+) -> dict[str, Any] | None:
+    """Continue each prompt greedily; `greedy` of `fidelity.json`, None where no prompts are asked for.
+
+    `seed` is that of the output check, whose texts these prompts begin. Bad answers never raise: the prompt's
+    `error` says what happened.
+    """
+    places = _places(options, context_tokens)
+    if not places:
+        return None
+    texts = forced_texts(model, options, context_tokens, seed=seed)
+    gone: str | None = None
+    prompts = []
+    for text, length in places:
+        ids = texts[text].ids[:length]
+        found: dict[str, Any] = {"token_ids": None, "text": None, "error": gone}
+        if gone is None:
+            try:
+                found |= continued(backend, base_url, served_name, ids, options.greedy_tokens, timeout_s)
+            except BadAnswer as error:
+                found["error"] = str(error)
+                gone = str(error) if isinstance(error, ServerGone) else None
+        prompts.append({"text_index": text, "position": length, "prompt_sha256": text_sha256(ids), **found})
+    return {"tokens": options.greedy_tokens, "prompts": prompts}
+
+
+def continued(
+    backend: Backend, base_url: str, served_name: str, ids: list[int], tokens: int, timeout_s: float
+) -> dict[str, Any]:
+    """The greedy continuation of one prompt: `token_ids` where the engine names them, else `text`."""
+    body = {"model": served_name, "prompt": ids, **backend.greedy_extras(tokens)}
+    answer = complete(base_url, body, timeout_s)
+    try:
+        found = backend.output_token_ids(answer)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise BadAnswer(f"no token ids in the answer ({error!r})") from error
+    text = first_choice(answer).get("text")
+    if found is None and not isinstance(text, str):
+        raise BadAnswer("neither token ids nor text in the answer")
+    return {"token_ids": found, "text": None if found is not None else text}
+
+
+def _places(options: FidelityOptions, context_tokens: int) -> list[tuple[int, int]]:
+    """Text and length of each prompt: from each text in turn, its latest first, evenly back to its early prefixes."""
+    room = context_tokens - options.greedy_tokens
+    by_text = [[one for one in found if one <= room] for found in lengths(options, context_tokens)]
+    of_each = [options.greedy_prompts // options.texts] * options.texts
+    for text in range(options.greedy_prompts % options.texts):
+        of_each[text] += 1
+    places = []
+    for text, (positions, count) in enumerate(zip(by_text, of_each, strict=True)):
+        last = len(positions) - 1
+        places += sorted({(text, positions[last - last * i // count]) for i in range(count) if positions}, reverse=True)
+    return places
