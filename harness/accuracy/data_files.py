@@ -23,9 +23,9 @@ TEXT: Field = (is_text, "a text that isn't empty")
 
 def item_name(kind: str, row: Row) -> str:
     """The item's own name, or one made of its content."""
-    given = row.get("id") or row.get("task_id")
+    given = next((row[key] for key in ("id", "task_id") if row.get(key) not in (None, "")), None)
     content = json.dumps(row, sort_keys=True).encode()
-    return str(given) if given else f"{kind}/{hashlib.sha256(content).hexdigest()[:16]}"
+    return str(given) if given is not None else f"{kind}/{hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def find(data_dir: str, name: str) -> Path | None:
@@ -85,13 +85,14 @@ def _lines(path: Path, layout: str) -> Iterator[tuple[int, Row]]:
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     number = 0
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
             for line in file:
                 number += 1
                 if line.strip():
                     row = json.loads(line)
                     if not isinstance(row, dict):
                         raise ValueError("not a JSON object")
+                    json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair can't be sent to anybody
                     yield number, row
     except (ValueError, OSError, EOFError) as error:
         raise ConfigError(f"{path}, line {max(number, 1)}: {error}; {layout}") from error

@@ -19,10 +19,15 @@ _ITEMS, _PROMPT_TOKENS = 1000, 700
 def divided(rows: Sequence[Row], task: "Task", asking: Asking) -> Share:
     """A block's share: `task.limit` questions, one block after the other, in an order that `run_seed` fixes.
 
-    No question is asked in two blocks before all have been asked; then they start over.
+    No question is asked in two blocks before all have been asked; then they start over. Questions on one document
+    stay together: the document is their common prefix.
     """
-    found = list(rows)
-    random.Random(f"questions/{task.kind}/{asking.run_seed}").shuffle(found)
+    of_document: dict[str, list[Row]] = {}
+    for row in rows:
+        of_document.setdefault(row["document_id"], []).append(row)
+    documents = list(of_document.values())
+    random.Random(f"questions/{task.kind}/{asking.run_seed}").shuffle(documents)
+    found = [row for document in documents for row in document]
     total = len(found)
     count = total if task.limit is None else min(task.limit, total)
     start = asking.block * count % total
@@ -64,8 +69,10 @@ def check(task: "Task", kind: Kind) -> None:
         )
 
 
-def size(task: "Task", output_tokens: int) -> Size:
+def size(task: "Task") -> Size:
     """How much a block of a data set asks, before it is read."""
+    from harness.accuracy.task import answer_tokens_of  # the task needs the kinds
+
     items = task.limit or _ITEMS
     tokens = items * _PROMPT_TOKENS
-    return Size(items, items, tokens, tokens, items * output_tokens)
+    return Size(items, items, tokens, tokens, items * answer_tokens_of(task))

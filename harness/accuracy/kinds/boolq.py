@@ -1,4 +1,8 @@
-"""BoolQ (Clark et al., 2019, arXiv:1905.10044): yes or no about a passage; questions on one passage are a cluster."""
+"""BoolQ (Clark et al., 2019, arXiv:1905.10044): yes or no about a passage; questions on one passage are a cluster.
+
+By log-likelihood the more probable of the two words is the answer, in lm-eval's form; generated, the question asks for
+one of the two, and it is looked for in what the model says (`extraction.yes_or_no`).
+"""
 
 import hashlib
 
@@ -29,7 +33,7 @@ def _row(row: Row) -> Row:
         "item_id": item_name("boolq", row),
         "document_id": f"boolq/{hashlib.sha256(passage.encode()).hexdigest()[:16]}",
         "passage": passage,
-        "question": row["question"].rstrip("? "),
+        "question": row["question"].rstrip("?？ \n"),
         "label": int(row["label"]),
     }
 
@@ -41,7 +45,7 @@ def check(task: Task, context_tokens: int) -> None:
 
 def size(task: Task) -> Size:
     """How much a block asks."""
-    return data_set.size(task, KIND.output_tokens)
+    return data_set.size(task)
 
 
 KIND = Kind(
@@ -49,7 +53,7 @@ KIND = Kind(
     share=share,
     check=check,
     size=size,
-    output_tokens=4,
+    output_tokens=16,
     choices=2,
     files=("boolq_val.jsonl.gz",),
     hub="google/boolq",

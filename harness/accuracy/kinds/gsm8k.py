@@ -1,38 +1,56 @@
-"""GSM8K (Cobbe et al., 2021, arXiv:2110.14168): grade-school arithmetic by chain of thought, five worked examples."""
+"""GSM8K (Cobbe et al., 2021, arXiv:2110.14168): grade-school arithmetic by chain of thought, five worked examples.
+
+The score is by flexible extraction (`extraction.number`): a right number counts in whatever form it is put. Beside it
+stands `strict_score`, where only a number behind `####` counts, as in the examples; lm-eval reports the same two. A
+model that loses the form but not the arithmetic falls in the second only.
+"""
+
+from collections.abc import Sequence
 
 from harness.accuracy import data_set
 from harness.accuracy.data_files import TEXT, item_name
+from harness.accuracy.extraction import as_number, strict_number
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
 from harness.accuracy.task import Task
 
+EXAMPLES = 5
+
 
 def _worked(value: object) -> bool:
-    return isinstance(value, str) and bool(value.rpartition("####")[1] and value.rpartition("####")[2].strip())
+    return isinstance(value, str) and "####" in value and as_number(value.rpartition("####")[2]) is not None
 
 
 def share(task: Task, asking: Asking) -> Share:
     """The block's questions, each with the worked examples."""
     test, examples = data_set.from_folder(task, KIND) if task.data_dir is not None else _hub()
-    shown = [{"question": one["question"], "answer": one["answer"]} for one in examples]
+    shown = [{"question": one["question"], "answer": one["answer"]} for one in examples[:EXAMPLES]]
     return data_set.divided([_row(one, shown) for one in test], task, asking)
 
 
 def _hub() -> tuple[list[Row], list[Row]]:
     test = [{"id": f"gsm8k/test/{i}", **row} for i, row in enumerate(data_set.from_hub(KIND, "main", "test"))]
-    train = [dict(row) for _, row in zip(range(5), data_set.from_hub(KIND, "main", "train"), strict=False)]
+    train = [dict(row) for _, row in zip(range(EXAMPLES), data_set.from_hub(KIND, "main", "train"), strict=False)]
     return test, train
 
 
 def _row(row: Row, examples: list[Row]) -> Row:
     name = item_name("gsm8k", row)
-    target = row["answer"].rpartition("####")[2].strip().replace(",", "")
     return {
         "item_id": name,
         "document_id": name,
         "question": row["question"],
-        "target": target,
+        "target": row["answer"].rpartition("####")[2].strip(),
         "examples": examples,
     }
+
+
+def score(name: str, task: Task, samples: Sequence[Row], rows: Sequence[Row]) -> Row:
+    """The second score, of the same answers."""
+    right = [
+        one["error"] is None and strict_number(one["answer"]) == as_number(row["target"])
+        for one, row in zip(samples, rows, strict=True)
+    ]
+    return {"strict_score": sum(right) / len(right)}
 
 
 def check(task: Task, context_tokens: int) -> None:
@@ -42,7 +60,7 @@ def check(task: Task, context_tokens: int) -> None:
 
 def size(task: Task) -> Size:
     """How much a block asks."""
-    return data_set.size(task, KIND.output_tokens)
+    return data_set.size(task)
 
 
 KIND = Kind(
@@ -55,4 +73,5 @@ KIND = Kind(
     hub="openai/gsm8k",
     fields={"question": TEXT, "answer": (_worked, 'a text that ends in "#### <number>"')},
     layout='gsm8k_test, gsm8k_fewshot5: id, question, answer (its last line is "#### <number>")',
+    score=score,
 )

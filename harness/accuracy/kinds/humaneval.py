@@ -42,7 +42,7 @@ def check(task: Task, context_tokens: int) -> None:
 
 def size(task: Task) -> Size:
     """How much a block asks."""
-    return data_set.size(task, KIND.output_tokens)
+    return data_set.size(task)
 
 
 KIND = Kind(

@@ -1,9 +1,17 @@
-"""MMLU (Hendrycks et al., 2021, arXiv:2009.03300): knowledge in 57 subjects, examples of the same subject."""
+"""MMLU (Hendrycks et al., 2021, arXiv:2009.03300): knowledge in 57 subjects.
+
+Five examples of the same subject stand before the question, in lm-eval's form. By log-likelihood the most probable of
+the four letters is the answer; generated, the letter is looked for in what the model says (`extraction.letter`).
+"""
+
+from collections import defaultdict
 
 from harness.accuracy import data_set
 from harness.accuracy.data_files import TEXT, item_name
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
 from harness.accuracy.task import Task
+
+EXAMPLES = 5
 
 
 def _choices(value: object) -> bool:
@@ -17,7 +25,10 @@ def _index(value: object) -> bool:
 def share(task: Task, asking: Asking) -> Share:
     """The block's questions, each with its subject's examples."""
     test, dev = data_set.from_folder(task, KIND) if task.data_dir is not None else _hub()
-    return data_set.divided([_row(one, dev) for one in test], task, asking)
+    examples: dict[str, list[Row]] = defaultdict(list)
+    for one in dev:
+        examples[one["subject"]].append({key: one[key] for key in ("question", "choices", "answer")})
+    return data_set.divided([_row(one, examples[one["subject"]][:EXAMPLES]) for one in test], task, asking)
 
 
 def _hub() -> tuple[list[Row], list[Row]]:
@@ -27,14 +38,12 @@ def _hub() -> tuple[list[Row], list[Row]]:
 
 def _row(row: Row, examples: list[Row]) -> Row:
     name = item_name("mmlu", row)
-    same = [one for one in examples if one["subject"] == row["subject"]]
-    keys = ("question", "choices", "answer")
     return {
         "item_id": name,
         "document_id": name,
         "subject": row["subject"].replace("_", " "),
-        "examples": [{key: one[key] for key in keys} for one in same],
-        **{key: row[key] for key in keys},
+        "examples": examples,
+        **{key: row[key] for key in ("question", "choices", "answer")},
     }
 
 
@@ -45,7 +54,7 @@ def check(task: Task, context_tokens: int) -> None:
 
 def size(task: Task) -> Size:
     """How much a block asks."""
-    return data_set.size(task, KIND.output_tokens)
+    return data_set.size(task)
 
 
 KIND = Kind(
@@ -53,7 +62,7 @@ KIND = Kind(
     share=share,
     check=check,
     size=size,
-    output_tokens=4,
+    output_tokens=16,
     choices=4,
     files=("mmlu_test.jsonl.gz", "mmlu_dev.jsonl.gz"),
     hub="cais/mmlu",
