@@ -56,7 +56,7 @@ def measure_determinism(
     _add(folder, "determinism", found)
     if found is None:
         return []
-    answers = [one["error"] for p in found["prompts"] for one in (p["first"], *p["alone"], *p["beside_others"])] + [
+    answers = [one["error"] for p in found["prompts"] for one in (*p["alone"], *p["beside_others"])] + [
         found["others_error"]
     ]
     unclean = [] if reset.done else [f"determinism: the cache was not empty at the start: {reset.evidence}"]

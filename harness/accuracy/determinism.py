@@ -20,6 +20,8 @@ from harness.model import Model
 PROMPTS = 2
 PROMPT_TOKENS = 256
 FILLER_PROMPT_TOKENS = 64
+FILLER_OUTPUT_TOKENS = (64, 40, 56, 48)
+"""Of different lengths, so that the others don't all end, and begin again, at the same time."""
 _WAIT_FOR_OTHERS_S = 10.0
 """Longest wait for the engine's own word that the others run."""
 
@@ -28,7 +30,7 @@ def size(options: FidelityOptions, context_tokens: int) -> tuple[int, int, int]:
     """Tokens to prefill, tokens to generate and requests, without the others (they run beside them)."""
     if not options.repeats:
         return 0, 0, 0
-    requests = PROMPTS * (1 + 2 * options.repeats)
+    requests = PROMPTS * 2 * options.repeats
     return PROMPTS * _prompt_tokens(options, context_tokens), requests * options.greedy_tokens, requests
 
 
@@ -57,8 +59,8 @@ def take(
     Returns
     -------
     dict
-        Each prompt's `first` answer, and those of its repeats `alone` and `beside_others`, in order. Bad answers never
-        raise: an answer's `error` says what happened.
+        Each prompt's answers `alone`, of which the first found the cache empty, and `beside_others`, in order. Bad
+        answers never raise: an answer's `error` says what happened.
     """
     if not options.repeats:
         return None
@@ -76,15 +78,15 @@ def take(
                 gone.set()
             return {"token_ids": None, "text": None, "error": str(error)}
 
-    records: list[dict[str, Any]] = [{"prompt_sha256": text_sha256(ids), "first": ask(ids)} for ids in prompts]
-    for record, ids in zip(records, prompts, strict=True):
-        record["alone"] = [ask(ids) for _ in range(options.repeats)]
+    records: list[dict[str, Any]] = [
+        {"prompt_sha256": text_sha256(ids), "alone": [ask(ids) for _ in range(options.repeats)], "beside_others": []}
+        for ids in prompts
+    ]
     under_way: list[int | None] = []
     fillers = _Fillers(backend, base_url, served_name, model, seed, context_tokens, timeout_s)
     with fillers.running(max(beside, 1)):
         _wait_for_others(state, max(beside, 1))
         for record, ids in zip(records, prompts, strict=True):
-            record["beside_others"] = []
             for _ in range(options.repeats):
                 under_way.append(_under_way(state))
                 record["beside_others"].append(ask(ids))
@@ -117,14 +119,18 @@ class _Fillers:
         self.error: str | None = None
         self._prompt_tokens = max(min(FILLER_PROMPT_TOKENS, context_tokens // 4), 1)
         self._text = passage(model, 1 << 16, seed=seed, stream="determinism-fillers")
-        self._head = {"model": served_name, **backend.greedy_extras(max(min(64, context_tokens // 4), 1))}
+        self._bodies = [
+            {"model": served_name, **backend.greedy_extras(max(min(tokens, context_tokens // 4), 1))}
+            for tokens in FILLER_OUTPUT_TOKENS
+        ]
         self._base_url, self._timeout_s = base_url, timeout_s
         self._over, self._lock = threading.Event(), threading.Lock()
         self._sent = 0
 
     @contextmanager
     def running(self, count: int) -> Iterator[None]:
-        threads = [threading.Thread(target=self._ask_on, daemon=True) for _ in range(count)]
+        bodies = [self._bodies[i % len(self._bodies)] for i in range(count)]
+        threads = [threading.Thread(target=self._ask_on, args=(body,), daemon=True) for body in bodies]
         for thread in threads:
             thread.start()
         try:
@@ -134,12 +140,12 @@ class _Fillers:
             for thread in threads:
                 thread.join(self._timeout_s)
 
-    def _ask_on(self) -> None:
+    def _ask_on(self, head: dict[str, Any]) -> None:
         while not self._over.is_set():
             with self._lock:
                 at = self._sent * (self._prompt_tokens + 1) % (len(self._text) - self._prompt_tokens)
                 self._sent += 1
-            body = {**self._head, "prompt": self._text[at : at + self._prompt_tokens]}
+            body = {**head, "prompt": self._text[at : at + self._prompt_tokens]}
             try:
                 complete(self._base_url, body, self._timeout_s)
                 with self._lock:
