@@ -50,8 +50,17 @@ def first_choice(answer: dict[str, Any]) -> dict[str, Any]:
 
 def prompt_tokens_read(answer: dict[str, Any]) -> int | None:
     """How many prompt tokens the server says it read; None where it doesn't say."""
+    return _usage(answer, "prompt_tokens")
+
+
+def tokens_generated(answer: dict[str, Any]) -> int | None:
+    """How many tokens the server says it generated; None where it doesn't say."""
+    return _usage(answer, "completion_tokens")
+
+
+def _usage(answer: dict[str, Any], key: str) -> int | None:
     usage = answer.get("usage")
-    count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    count = usage.get(key) if isinstance(usage, dict) else None
     return count if isinstance(count, int) else None
 
 

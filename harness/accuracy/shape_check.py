@@ -14,6 +14,7 @@ from harness.accuracy.completions import (
     echoed_logprobs,
     first_choice,
     prompt_tokens_read,
+    tokens_generated,
 )
 
 TEXT_SLACK_TOKENS = 8
@@ -34,6 +35,13 @@ def check_read_whole(answer: dict[str, Any], sent_tokens: int, as_ids: bool) -> 
     slack = 0 if as_ids else TEXT_SLACK_TOKENS
     if abs(read - sent_tokens) > slack:
         raise NotServed(f"the server read {read} of the {sent_tokens} prompt tokens sent: prompts are cut or altered")
+
+
+def check_output_length(answer: dict[str, Any], most_tokens: int) -> None:
+    """Raise `BadAnswer` where the server says that it generated more than it was asked for."""
+    generated = tokens_generated(answer)
+    if generated is not None and generated > most_tokens:
+        raise BadAnswer(f"the server generated {generated} tokens; at most {most_tokens} were asked for")
 
 
 def check_shape(
