@@ -35,6 +35,8 @@ AXES = ("backend", "model", "strategy", "load")
 """Groups that span the matrix; each is a list inside the job and never swept."""
 GROUPS = (*AXES, "accuracy", "sla")
 PRECISIONS = ("normal", "high")
+CONFIG_FILE = "config.yaml"
+"""Of a run's folder: the resolved configuration, from which its blocks are measured."""
 
 
 @dataclass
@@ -224,6 +226,26 @@ def typed(config: DictConfig) -> Config:
         raise ConfigError(f"precision: '{result.precision}' is unknown; allowed: {', '.join(PRECISIONS)}")
     _need_slas(result)
     return result
+
+
+def config_yaml(config: Config) -> str:
+    """The configuration as text that `read_config` brings back equal."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def read_config(run: Path) -> Config:
+    """The configuration that a run's folder holds; raises `ConfigError` where this version can't carry it out."""
+    path = run / CONFIG_FILE
+    try:
+        stored = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path))
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path} was written by another version of KVMark, or changed: {_explain(error)}") from error
+    assert isinstance(stored, DictConfig)
+    return typed(stored)
 
 
 def _need_slas(config: Config) -> None:

@@ -1,19 +1,31 @@
 """Every composition is typed; what is wrong in a file or an override is named with file, key and what is allowed."""
 
+import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from bench import app
 from bench import config as bench_config
 from bench.analysis.metrics import sla_limits
-from bench.config import GROUPS, SCENARIOS, choices, compose_config, typed
-from bench.overrides import normalise
+from bench.config import GROUPS, SCENARIOS, choices, compose_config, config_yaml, read_config, typed
+from bench.overrides import normalise, quoted
 from harness.errors import ConfigError
 from harness.traffic.load import Load
+
+USERS_FILES = {
+    "sharegpt-file": json.dumps(
+        [{"conversations": [{"from": "human", "value": "How long is it?"}, {"from": "gpt", "value": "A metre."}]}]
+    ),
+    "trace-azure": "arrival_s,context_tokens,generated_tokens\n" + "".join(f"{s},50,9\n" for s in range(80)),
+    "trace-mooncake": "".join(
+        json.dumps({"timestamp": 1000 * s, "input_length": 600, "output_length": 9, "hash_ids": [s, s + 1]}) + "\n"
+        for s in range(80)
+    ),
+}
+"""What loads that come without a file are given in its place."""
 
 
 @pytest.fixture
@@ -243,8 +255,56 @@ def test_a_file_that_is_no_yaml_is_an_error_not_a_crash(copied_scenarios: Path) 
         compose_config(["strategy=[mine]"])
 
 
-def test_a_composed_configuration_survives_its_own_yaml() -> None:
-    config = typed(compose_config(["scenario=smoke", "scenario_name=smoke"]))
-    text = OmegaConf.to_yaml(OmegaConf.structured(config))
-    again = typed(OmegaConf.merge(OmegaConf.structured(bench_config.Config), OmegaConf.create(text)))  # type: ignore[arg-type]
-    assert again == config
+def stored(config: bench_config.Config, run: Path) -> bench_config.Config:
+    """The configuration after it lay in a run's folder."""
+    (run / "config.yaml").write_text(config_yaml(config))
+    return read_config(run)
+
+
+@pytest.mark.parametrize("devices", [[], [{"name": "GPU", "memory_bytes": 80 * 2**30}]])
+@pytest.mark.parametrize("scenario", choices("scenario"))
+def test_every_scenario_comes_back_from_a_runs_folder_as_it_was(
+    scenario: str, devices: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "gpus", lambda: devices)
+    _, config = app.resolve([f"scenario={scenario}"])
+    assert stored(config, tmp_path) == config
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_file_comes_back_from_a_runs_folder_as_it_was(group: str, tmp_path: Path) -> None:
+    for name in choices(group):
+        overrides = [f"{group}=[{name}]", *(["sla=[batch,chat]"] if group == "load" else [])]
+        if "path: ???" in (SCENARIOS / group / f"{name}.yaml").read_text():
+            file = tmp_path / "a user's file"
+            file.write_text(USERS_FILES[name] if group == "load" else "")
+            overrides.append(f"{group}.{name}.{'workload.' if group == 'load' else ''}path={quoted(str(file))}")
+        config = typed(compose_config(overrides))
+        again = stored(config, tmp_path)
+        assert again == config
+        assert [load.streams for load in again.load.values()] == [load.streams for load in config.load.values()]
+
+
+@pytest.mark.parametrize("value", ["1:30", "yes", "1e3", "0x10", "null", "~", "007", "2020-01-01", "", " a: b # c"])
+def test_a_text_that_looks_like_another_type_stays_that_text(value: str, tmp_path: Path) -> None:
+    _, config = app.resolve(["scenario=smoke", "backend=llama-cpp", f"backend.env.A='{value}'"])
+    assert stored(config, tmp_path).backend["llama-cpp"].env == {"A": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("scenario: {bloks: 2}", ["config.yaml", "another version", "bloks", "blocks"]),
+        ("scenario: [", ["config.yaml is damaged"]),
+        (None, ["config.yaml can't be read"]),
+    ],
+)
+def test_a_stored_configuration_that_cannot_be_carried_out_is_named(
+    text: str | None, words: list[str], tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_config(tmp_path)
+    for word in words:
+        assert word in str(caught.value)
