@@ -59,7 +59,7 @@ def read(kind: str, files: tuple[str, ...], fields: Mapping[str, Field], layout:
 def _checked(kind: str, path: Path, fields: Mapping[str, Field], layout: str) -> list[Row]:
     rows: list[Row] = []
     first_line: dict[str, int] = {}
-    for number, row in _lines(path, layout):
+    for number, row in lines(path, layout):
         for field, (will_do, wanted) in fields.items():
             if field not in row:
                 raise ConfigError(f"{path}, line {number}: no field {field}; {layout}")
@@ -80,8 +80,8 @@ def _checked(kind: str, path: Path, fields: Mapping[str, Field], layout: str) ->
     return rows
 
 
-def _lines(path: Path, layout: str) -> Iterator[tuple[int, Row]]:
-    """The lines that aren't blank, with their numbers."""
+def lines(path: Path, layout: str) -> Iterator[tuple[int, Row]]:
+    """The lines that aren't blank, with their numbers; raises `ConfigError` naming file and line."""
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     number = 0
     try:

@@ -14,7 +14,7 @@ from typing import Any
 _SIGN = r"(?:(?<![\w.)\]])[-+])?"
 _NUMBER = rf"{_SIGN}[$€£¥]?[ \t]?{_SIGN}(?:(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
 _IS_NUMBER = re.compile(_NUMBER)
-_STRICT = re.compile(rf"####[ \t]*({_NUMBER})")
+_BEHIND = re.compile(rf"####[ \t]*({_NUMBER})")
 _ALONE = re.compile(rf"####[ \t]*({_NUMBER})(?![.)][ \t]+\w)[^\d\n]*$", re.MULTILINE)
 """With perhaps a unit behind it; "#### 1. First, we add" is a heading."""
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
@@ -26,17 +26,11 @@ _EITHER = "|".join(_YES_OR_NO)
 def number(answer: str) -> Decimal | None:
     """The number that a worked answer ends in: behind `####`, in a box, declared as the answer, or else its last."""
     text = _plain(answer)
-    for found in (_ALONE.search(text), _last(_STRICT, text), _last(_BOXED, text), _last(_DECLARED, text)):
+    for found in (_ALONE.search(text), _last(_BEHIND, text), _last(_BOXED, text), _last(_DECLARED, text)):
         if found and (value := _last(_IS_NUMBER, found[1])):
             return as_number(value[0])
     last = _last(_IS_NUMBER, text)
     return as_number(last[0]) if last else None
-
-
-def strict_number(answer: str) -> Decimal | None:
-    """The first number that stands directly behind `####`, and nothing else."""
-    found = _STRICT.search(_plain(answer))
-    return as_number(found[1]) if found else None
 
 
 def as_number(text: str) -> Decimal | None:
@@ -102,13 +96,18 @@ def boolq_result(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, fl
     return {"exact_match": float(yes_or_no(answers[0]) == ("no", "yes")[doc["label"]])}
 
 
+def without_thoughts(answer: str) -> str:
+    """What a reasoning model says behind its thoughts."""
+    return answer.rpartition("</think>")[2]
+
+
 def _same(found: Decimal | None, target: str) -> bool:
     return found is not None and found == as_number(target)
 
 
 def _plain(answer: str) -> str:
-    """Without a reasoning model's thoughts, in compatible characters, with an ASCII minus and plain commas."""
-    text = re.sub(r"(?<=\d)[\u2009\u202f\u00a0](?=\d{3}(?!\d))", "", answer.rpartition("</think>")[2])
+    """The answer in compatible characters, with an ASCII minus and plain commas."""
+    text = re.sub(r"(?<=\d)[\u2009\u202f\u00a0](?=\d{3}(?!\d))", "", without_thoughts(answer))
     text = unicodedata.normalize("NFKC", re.sub("[⁰¹²³⁴-⁹]", "", text))
     return text.replace("−", "-").replace("{,}", ",")
 

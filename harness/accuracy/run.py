@@ -14,7 +14,7 @@ from typing import Any
 
 import harness
 from harness.accuracy.chat import chat_template
-from harness.accuracy.kinds.interface import Asking, Share
+from harness.accuracy.kinds.interface import Asking, Kind, Share
 from harness.accuracy.task import TASKS_DIR, Task, exercises, kind_of, mode_of, unsupported_on
 from harness.backends.interface import Backend
 from harness.engine_log import log_tail
@@ -145,7 +145,7 @@ def run_task(
     results["errors"] = sum(sample["error"] is not None for sample in samples)
     scores = [sample["score"] for sample in samples if sample["score"] is not None]
     if results["state"] == "measured":
-        results |= {"n": len(scores), "score": sum(scores) / len(scores), "chance": _chance(kind.choices, samples)}
+        results |= {"n": len(scores), "score": sum(scores) / len(scores), "chance": _chance(kind, rows, samples)}
     results["seconds"] = {**results["seconds"], "total": round(time.monotonic() - began, 3)}
     write_bytes(out_dir / "samples.jsonl", "".join(json.dumps(one, allow_nan=False) + "\n" for one in samples).encode())
     write_json(out_dir / "results.json", results)
@@ -237,9 +237,11 @@ def _samples(found: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[di
     ]
 
 
-def _chance(choices: int, samples: list[dict[str, Any]]) -> float:
+def _chance(kind: Kind, rows: list[dict[str, Any]], samples: list[dict[str, Any]]) -> float:
     """What the best constant answer scores on these items (open questions: 0)."""
-    if not choices:
+    if kind.chance is not None:
+        return kind.chance(rows)
+    if not kind.choices:
         return 0.0
     most_common = Counter(sample["target"] for sample in samples).most_common(1)[0][1]
-    return max(1.0 / choices, most_common / len(samples))
+    return max(1.0 / kind.choices, most_common / len(samples))

@@ -188,7 +188,9 @@ def check_task(name: str, task: Task, context_tokens: int) -> None:
     """
     kind = kind_of(task)
     try:
-        if not kind.files and not task.path and not task.lengths:
+        if task.path and not kind.takes_path:
+            raise ConfigError(f"path: {task.kind} reads no file of questions; kind own does")
+        if not kind.files and not kind.takes_path and not task.lengths:
             raise ConfigError(f"context_tokens: {task.kind} needs its prompts' length in tokens")
         if task.lengths and task.answer_tokens and max(task.lengths) + task.answer_tokens > context_tokens:
             raise ConfigError(

@@ -1,15 +1,13 @@
 """GSM8K (Cobbe et al., 2021, arXiv:2110.14168): grade-school arithmetic by chain of thought, five worked examples.
 
 The score is by flexible extraction (`extraction.number`): a right number counts in whatever form it is put. Beside it
-stands `strict_score`, where only a number behind `####` counts, as in the examples; lm-eval reports the same two. A
+stands the score `strict`, where only a number behind `####` counts, as in the examples; lm-eval reports the same two. A
 model that loses the form but not the arithmetic falls in the second only.
 """
 
-from collections.abc import Sequence
-
 from harness.accuracy import data_set
 from harness.accuracy.data_files import TEXT, item_name
-from harness.accuracy.extraction import as_number, strict_number
+from harness.accuracy.extraction import as_number
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
 from harness.accuracy.task import Task
 
@@ -44,15 +42,6 @@ def _row(row: Row, examples: list[Row]) -> Row:
     }
 
 
-def score(name: str, task: Task, samples: Sequence[Row], rows: Sequence[Row]) -> Row:
-    """The second score, of the same answers."""
-    right = [
-        one["error"] is None and strict_number(one["answer"]) == as_number(row["target"])
-        for one, row in zip(samples, rows, strict=True)
-    ]
-    return {"strict_score": sum(right) / len(right)}
-
-
 def check(task: Task, context_tokens: int) -> None:
     """Raise `ConfigError` where the data can't be had."""
     data_set.check(task, KIND)
@@ -73,5 +62,4 @@ KIND = Kind(
     hub="openai/gsm8k",
     fields={"question": TEXT, "answer": (_worked, 'a text that ends in "#### <number>"')},
     layout='gsm8k_test, gsm8k_fewshot5: id, question, answer (its last line is "#### <number>")',
-    score=score,
 )

@@ -104,6 +104,10 @@ class Kind:
     files, hub, fields, layout
         Of a data set: files of `data_dir` (questions first), the hub's name of it, what each line must hold, and one
         line that describes the layout to a person. Empty: the items are generated.
+    takes_path : bool
+        Whether the questions come out of the file `task.path`.
+    chance : callable or None
+        What the best constant answer scores on these rows; None: as `choices` and the right answers have it.
     text_references : bool
         Whether the right answer is a text of several words, which BLEU and ROUGE can be held against.
     score : callable or None
@@ -121,5 +125,7 @@ class Kind:
     hub: str | None = None
     fields: Mapping[str, Field] = field(default_factory=dict)
     layout: str = ""
+    takes_path: bool = False
+    chance: "Callable[[Sequence[Row]], float] | None" = None
     text_references: bool = False
     score: "Callable[[str, Task, Sequence[Row], Sequence[Row]], Row] | None" = None

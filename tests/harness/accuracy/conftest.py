@@ -82,6 +82,16 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
             for i in range(4)
         ],
+        "own": [
+            {
+                "id": f"o/{i}",
+                "document": f"Text {i // 3}.",
+                "question": f"Which, in {i}? [key: {'ABC'[i % 3]}]",
+                "choices": ["x", "y", "z"][: 2 + (i % 3 == 2)],
+                "answer": "xyz"[i % 3],
+            }
+            for i in range(12)
+        ],
     }  # fmt: skip
     for name, found in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))

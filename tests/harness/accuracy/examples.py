@@ -16,7 +16,8 @@ GENERATED: dict[str, dict[str, Any]] = {
 
 def example(kind: str, data_dir: Path, **more: Any) -> Task:
     """A task of the kind that a tiny tokenizer and the tests' data folder suffice for."""
-    data = {"data_dir": str(data_dir)} if kinds()[kind].files else {}
+    data: dict[str, Any] = {"data_dir": str(data_dir)} if kinds()[kind].files else {}
+    data |= {"path": str(data_dir / "own.jsonl")} if kinds()[kind].takes_path else {}
     return Task(kind=kind, **{**data, **GENERATED.get(kind, {}), **more})
 
 
