@@ -1,6 +1,7 @@
 """Puts an analysis together: the state and figures of each deployment, then what they say of each other."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,22 @@ from bench.analysis import output_check
 from bench.analysis.accuracy import accuracy_comparisons, task_score
 from bench.analysis.cells import cell_result, with_length_notes
 from bench.analysis.comparisons import comparisons, noise_floors
+from bench.analysis.determinism import determinism
+from bench.analysis.fidelity import fidelity
+from bench.analysis.flips import flip_floors
 from bench.analysis.load import LaunchRecord, RunRecord, load_run
 from bench.analysis.memory import memory
-from bench.analysis.result import Analysis, CellResult, DeploymentResult, LaunchFacts, OutputCheckResult, to_json
+from bench.analysis.result import (
+    Analysis,
+    CellResult,
+    DeploymentResult,
+    FidelityResult,
+    LaunchFacts,
+    OutputCheckResult,
+    to_json,
+)
 from bench.analysis.state import deployment_state
+from bench.analysis.texts import text_agreements
 from harness.files import write_json
 
 SCHEMA_VERSION = 1
@@ -25,6 +38,8 @@ def analyse(run_dir: Path) -> Analysis:
     run = load_run(run_dir)
     plan = run.plan
     deployments = _deployments(run)
+    tasks = tuple(plan.get("accuracy") or ())
+    by_deployment = {d.id: [launch for launch in run.launches if launch.deployment == d.id] for d in deployments}
     return Analysis(
         schema_version=SCHEMA_VERSION,
         scenario=str(plan.get("scenario") or run_dir.parent.name),
@@ -46,6 +61,8 @@ def analyse(run_dir: Path) -> Analysis:
         plan=dict(plan),
         manifest=dict(run.manifest),
         problems=run.problems,
+        flip_floors=tuple(flip_floors(by_deployment, tasks)),
+        texts=tuple(text_agreements(tasks, deployments, by_deployment)),
     )
 
 
@@ -77,7 +94,8 @@ def _deployments(run: RunRecord) -> tuple[DeploymentResult, ...]:
         cells = {load: cell_result(run.plan, load, launches[one["id"]]) for load in loads}
         if state == "measured" and not one.get("check_only") and cells:
             state, reason = _state_of_cells(cells, reason)
-        results.append(_deployment(run, one, launches[one["id"]], verdict=(state, reason), cells=cells, check=check))
+        found = _deployment(run, one, launches[one["id"]], verdict=(state, reason), cells=cells, check=check)
+        results.append(replace(found, fidelity=_fidelity(launches[one["id"]], references, one, base)))
     return with_length_notes(results)
 
 
@@ -114,7 +132,16 @@ def _deployment(
         cells=cells if takes_load else {},
         accuracy={task: task_score(launches, task) for task in run.plan.get("accuracy") or () if takes_load},
         output_check=check,
+        determinism=determinism(launches),
     )
+
+
+def _fidelity(
+    launches: Sequence[LaunchRecord], references: Sequence[LaunchRecord], one: Planned, base: Planned | None
+) -> FidelityResult | None:
+    if base is None:
+        return None
+    return fidelity(launches, references, baseline_id=base["id"], is_baseline=bool(one.get("engine_baseline")))
 
 
 def _state_of_cells(cells: Mapping[str, CellResult], reason: str | None) -> tuple[str, str | None]:

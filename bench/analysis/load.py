@@ -45,6 +45,7 @@ class LaunchRecord:
     tasks: dict[str, TaskRecord]
     output_check: dict[str, Any] | None
     telemetry: pd.DataFrame | None
+    fidelity: dict[str, Any] | None = None
 
     @property
     def deployment(self) -> str:
@@ -128,6 +129,7 @@ def _launch(folder: Path, block: int, problems: list[str]) -> LaunchRecord | Non
         tasks={name: task for name, f in tasks.items() if (task := _task(f, problems))},
         output_check=_json_or_none(folder / "output_check.json", problems),
         telemetry=telemetry,
+        fidelity=_json_or_none(folder / "fidelity.json", problems),
     )
 
 

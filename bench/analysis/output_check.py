@@ -1,4 +1,12 @@
-"""Is what a deployment says still language? Forced decode against the same engine's 16-bit launches (rule 2)."""
+"""Is what a deployment says still language? Forced decode against the same engine's 16-bit launches (rule 2).
+
+The rule, for the mean shift of the NLL of the texts' own tokens against the 16-bit launch of the block, with a 95 % t
+interval over all positions of all texts, each counted as one of its own (no clusters):
+
+- *broken* when the shift exceeds the limit and the interval lies above zero, over all positions or over the later half;
+- *sound* when the interval's high end lies below the limit (and the later half's shift does);
+- *in doubt* otherwise: ranked, and said so everywhere.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +16,12 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.analysis.load import LaunchRecord
+from bench.analysis.mean_interval import t_half_width
 from bench.analysis.result import OutputCheckResult
-from harness.accuracy.fidelity import Fidelity, Record, compare, mean_nll
+from harness.accuracy.fidelity import Fidelity, Record, compare, mean_nll, same_texts, texts_of
 
 BAND_FACTOR = 5.0
 """The band is this many times the largest difference seen between two 16-bit launches, if wider than the floor."""
-
-SURE_SE = 2.1
-"""Standard errors by which a shift of the mean NLL must exceed zero: two-sided 95 % of t over two dozen positions."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Band:
 def band(baseline_launches: Sequence[LaunchRecord], tolerances: Mapping[str, Any]) -> Band:
     """The band of one engine, from A/A′ and repeats of its 16-bit launches, and the plan's floors."""
     records = [record for launch in baseline_launches if (record := _usable(launch))]
-    found = [compare(a, b) for a, b in combinations(records, 2) if _same_text(a, b)]
+    found = [compare(a, b) for a, b in combinations(records, 2) if same_texts(a, b)]
     shifts = [abs(f.nll_delta) for f in found if f.nll_delta is not None]
     disagreements = [1 - f.top1_agreement for f in found if f.top1_agreement is not None]
     floor = float(tolerances.get("nll_increase_nats", 0.3))
@@ -53,25 +59,37 @@ def band(baseline_launches: Sequence[LaunchRecord], tolerances: Mapping[str, Any
         nll=max([floor, *(BAND_FACTOR * shift for shift in shifts)]),
         top1=min([least, *(1 - BAND_FACTOR * d for d in disagreements)]),
         pairs=len(found),
-        guessing=min((0.9 * math.log(record["vocab"]) for record in records), default=math.inf),
+        guessing=min(
+            (0.9 * math.log(text["vocab"]) for record in records for text in texts_of(record)), default=math.inf
+        ),
     )
 
 
-def check(launches: Sequence[LaunchRecord], baseline: Sequence[LaunchRecord], limits: Band) -> OutputCheckResult | None:
-    """A deployment's verdict over its launches, each against the 16-bit launches of its block.
+@dataclass(frozen=True)
+class _Judged:
+    """One launch's record: its state, why, and the comparison that is shown."""
 
-    None where there is nothing to judge: no record of its own, or no usable 16-bit record of the same text.
+    state: str
+    why: str
+    shown: Fidelity
+
+
+def check(launches: Sequence[LaunchRecord], baseline: Sequence[LaunchRecord], limits: Band) -> OutputCheckResult | None:
+    """A deployment's verdict over its launches, each against the 16-bit launches of its block; the worst one decides.
+
+    None where there is nothing to judge: no record of its own, or no usable 16-bit record.
     """
-    worst: list[tuple[str, Fidelity]] = []
-    sound: list[Fidelity] = []
+    judged: list[_Judged] = []
     references = [record for launch in baseline if (record := _usable(launch))]
+    other_texts = False
     for launch in launches:
         mine = launch.output_check
+        if mine is None or (launch.state == "failed" and not _all_answered(mine)):
+            continue  # a server that died or was killed says nothing about its cache
         theirs = _references(launch, baseline)
-        if mine is None or not theirs:
+        if not theirs:
+            other_texts |= any(other is not launch and _usable(other) for other in baseline)
             continue
-        if launch.state == "failed" and not _all_answered(mine):
-            continue  # the server died or was killed: that says nothing about its cache
         if mine.get("error") and not _all_answered(mine):
             if references:
                 return _broken_without_numbers(f"forced decode failed: {mine['error']}", references, limits)
@@ -82,22 +100,26 @@ def check(launches: Sequence[LaunchRecord], baseline: Sequence[LaunchRecord], li
                 f"forced decode gave no usable log-probabilities at {found[0].unusable} positions", references, limits
             )
         late = [compare(mine, reference, _late(mine)) for reference in theirs]
-        if fault := _fault(found, limits, "") or _fault(late, limits, " in the later half"):
-            worst.append((fault, found[0]))
-        sound += found
-    if not sound:
-        return None
-    gravest = max(worst, key=lambda pair: pair[1].nll or 0.0) if worst else None
-    shown = [gravest[1]] if gravest else sound
+        judged.append(_judge(found, late, limits))
+    if not judged:
+        return _not_compared(limits) if other_texts else None
+    state = next(state for state in ("broken", "in doubt", "sound") if any(one.state == state for one in judged))
+    worst = max((one for one in judged if one.state == state), key=lambda one: one.shown.nll_delta or 0.0)
+    shown = [one.shown for one in judged] if state == "sound" else [worst.shown]
+    low, high = _interval(worst.shown)
     return OutputCheckResult(
-        broken=gravest is not None,
+        broken=state == "broken",
         nll=_mean(f.nll for f in shown),
         baseline_nll=_mean(None if f.nll is None else f.nll - (f.nll_delta or 0.0) for f in shown),
         top1_agreement=_mean(f.top1_agreement for f in shown),
         kl=_mean(f.kl for f in shown),
         nll_band=limits.nll,
         top1_band=limits.top1,
-        reason=gravest[0] if gravest else _summary(sound) + _doubt(sound, limits),
+        reason=worst.why if state == "broken" else _summary(shown) + worst.why,
+        state=state,
+        nll_shift_low=low,
+        nll_shift_high=high,
+        positions=worst.shown.positions,
     )
 
 
@@ -109,7 +131,7 @@ def baseline_fault(launches: Sequence[LaunchRecord], common: Sequence[LaunchReco
     for launch in launches:
         mine = _usable(launch)
         for theirs in (_usable(other) for other in common):
-            if mine is None or theirs is None or mine["text_sha256"] != theirs["text_sha256"]:
+            if mine is None or theirs is None or not same_texts(mine, theirs):
                 continue
             nll, reference = mean_nll(mine), mean_nll(theirs)
             if nll is not None and reference is not None and nll > reference + 1.0 + limits.nll:
@@ -117,15 +139,48 @@ def baseline_fault(launches: Sequence[LaunchRecord], common: Sequence[LaunchReco
     return None
 
 
+def _judge(found: Sequence[Fidelity], late: Sequence[Fidelity], limits: Band) -> _Judged:
+    """State of one record, against every 16-bit launch of its block: one of them alone may be the odd one."""
+    nearest = _nearest(found)
+    if fault := _fault(found, limits, "") or _fault(late, limits, " in the later half"):
+        return _Judged("broken", fault, nearest)
+    shift, (low, high) = nearest.nll_delta or 0.0, _interval(nearest)
+    late_shift = _nearest(late).nll_delta or 0.0
+    words = f". A shift of {shift:.2f} nats [{_nats(low)}, {_nats(high)}] over {nearest.positions} positions"
+    unsure = "not shown to be broken, nor to be sound"
+    if shift > limits.nll:
+        return _Judged(
+            "in doubt", f"{words} is over the limit of {limits.nll:.2f}, not surely over 0: {unsure}", nearest
+        )
+    if high is None or high >= limits.nll:
+        return _Judged("in doubt", f"{words} reaches the limit of {limits.nll:.2f}: {unsure}", nearest)
+    if late_shift > limits.nll:
+        late_words = f"the later half's shift of {late_shift:.2f} is over the limit of {limits.nll:.2f}"
+        return _Judged("in doubt", f"{words}, but {late_words}, not surely over 0: {unsure}", nearest)
+    return _Judged("sound", "", nearest)
+
+
+def _nearest(found: Sequence[Fidelity]) -> Fidelity:
+    return min(found, key=lambda f: f.nll_delta if f.nll_delta is not None else math.inf)
+
+
+def _interval(f: Fidelity) -> tuple[float | None, float | None]:
+    """95 % interval of the mean shift over the positions; open where there is but one."""
+    if f.nll_delta is None or f.nll_delta_se is None:
+        return None, None
+    half = t_half_width(f.nll_delta_se, f.positions - 1)
+    return f.nll_delta - half, f.nll_delta + half
+
+
 def _fault(found: Sequence[Fidelity], limits: Band, where: str) -> str | None:
-    """What lies outside the band, against every 16-bit launch of the block (one alone may be the odd one)."""
+    """What is broken, against every 16-bit launch of the block."""
     usable = [f for f in found if f.nll is not None and f.nll_delta is not None and f.top1_agreement is not None]
     if not usable:
         return None
-    nearest = min(usable, key=lambda f: f.nll_delta or 0.0)
+    nearest = _nearest(usable)
     assert nearest.nll is not None and nearest.nll_delta is not None
-    # One token that leaves the top k moves the mean of two dozen positions by a third of a nat: not proof enough.
-    if nearest.nll_delta > max(limits.nll, SURE_SE * (nearest.nll_delta_se or 0.0)):
+    low, _ = _interval(nearest)
+    if nearest.nll_delta > limits.nll and low is not None and low > 0.0:
         return f"forced-decode NLL {nearest.nll:.1f} against {nearest.nll - nearest.nll_delta:.1f}{where}"
     agreement = max(f.top1_agreement or 0.0 for f in usable)
     if agreement < limits.top1 and nearest.nll - nearest.nll_delta < limits.guessing:
@@ -142,21 +197,14 @@ def _summary(found: Sequence[Fidelity]) -> str:
     return f"forced-decode NLL {nll:.2f} against {base:.2f}; the most probable token agrees at {agreement:.0%}"
 
 
-def _doubt(found: Sequence[Fidelity], limits: Band) -> str:
-    """What must be said of a deployment that the standard error alone keeps from being broken."""
-    doubtful = [f for f in found if f.nll_delta is not None and f.nll_delta > limits.nll]
-    if not doubtful:
-        return ""
-    widest = max(doubtful, key=lambda f: f.nll_delta or 0.0)
-    return (
-        f". A shift of {widest.nll_delta:.2f} is over the limit of {limits.nll:.2f}, not by {SURE_SE} standard errors "
-        f"({widest.nll_delta_se or 0.0:.2f} each): not shown to be broken, nor to be sound"
-    )
+def _not_compared(limits: Band) -> OutputCheckResult:
+    reason = "not compared: the 16-bit launches were forced along other texts (another seed, tokenizer or context)"
+    return OutputCheckResult(False, None, None, None, None, limits.nll, limits.top1, reason, state="not compared")
 
 
 def _broken_without_numbers(reason: str, references: Sequence[Record], limits: Band) -> OutputCheckResult:
     base = _mean(mean_nll(reference) for reference in references)
-    return OutputCheckResult(True, None, base, None, None, limits.nll, limits.top1, reason)
+    return OutputCheckResult(True, None, base, None, None, limits.nll, limits.top1, reason, state="broken")
 
 
 def _references(launch: LaunchRecord, baseline: Sequence[LaunchRecord]) -> list[Record]:
@@ -164,13 +212,14 @@ def _references(launch: LaunchRecord, baseline: Sequence[LaunchRecord]) -> list[
     mine = launch.output_check
     same = [(other.block, r) for other in baseline if (r := _usable(other)) and other is not launch]
     if mine is not None and (not mine.get("error") or _all_answered(mine)):
-        same = [(block, record) for block, record in same if _same_text(mine, record)]
+        same = [(block, record) for block, record in same if same_texts(mine, record)]
     return [r for block, r in same if block == launch.block] or [r for _, r in same]
 
 
 def _all_answered(record: Record) -> bool:
     """Whether the forced decode itself is whole, whatever else went wrong (an echo that crashed the engine, say)."""
-    return bool(record.get("positions")) and all(record.get("top_logprobs") or [])
+    texts = texts_of(record)
+    return bool(texts) and all(text.get("positions") and all(text.get("top_logprobs") or [[]]) for text in texts)
 
 
 def _usable(launch: LaunchRecord) -> Record | None:
@@ -178,12 +227,12 @@ def _usable(launch: LaunchRecord) -> Record | None:
     return record if record is not None and _all_answered(record) else None
 
 
-def _same_text(a: Record, b: Record) -> bool:
-    return bool(a.get("text_sha256") == b.get("text_sha256") and a.get("positions") == b.get("positions"))
-
-
 def _late(record: Record) -> int:
-    return int(median(record["positions"]))
+    return int(median(position for text in texts_of(record) for position in text["positions"]))
+
+
+def _nats(value: float | None) -> str:
+    return "unbounded" if value is None else f"{value:.2f}"
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

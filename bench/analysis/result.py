@@ -234,7 +234,7 @@ class OutputCheckResult:
     Attributes
     ----------
     broken : bool
-        Outside the band.
+        Whether `state` is broken.
     nll, baseline_nll : float or None
         Mean negative log-likelihood of the text's own tokens, nats; with a true token outside the top k, a lower bound.
     top1_agreement, kl : float or None
@@ -243,6 +243,12 @@ class OutputCheckResult:
         Largest NLL increase and least agreement that still pass.
     reason : str
         One sentence with the numbers.
+    state : str
+        sound, in doubt, broken, or not compared (of other texts than the 16-bit launches').
+    nll_shift_low, nll_shift_high : float or None
+        95 % interval of `nll` less `baseline_nll` over the positions of one launch, the worst one.
+    positions : int
+        Of all texts, in one launch.
     """
 
     broken: bool
@@ -253,13 +259,15 @@ class OutputCheckResult:
     nll_band: float | None
     top1_band: float | None
     reason: str
+    state: str = "sound"
+    nll_shift_low: float | None = None
+    nll_shift_high: float | None = None
+    positions: int = 0
 
     @property
     def narrow(self) -> bool:
-        """Sound only because a shift beyond the band is within its standard error: the reader must be told."""
-        if self.broken or self.nll is None or self.baseline_nll is None or self.nll_band is None:
-            return False
-        return self.nll - self.baseline_nll > self.nll_band
+        """Ranked, though the shift is neither shown to be above zero nor to lie within the band: it must be said."""
+        return self.state == "in doubt"
 
 
 @dataclass(frozen=True)
@@ -338,27 +346,33 @@ class AccuracyComparison:
     Attributes
     ----------
     margin_pp : float
-        Largest loss that counts as none, percentage points; of a relative margin, that share of the baseline's score.
+        Largest loss that counts as none, percentage points; of a relative margin, that share of the baseline's score
+        (NaN, in JSON null, where there is no score).
     margin_relative_pct : float or None
         The margin as configured, where it is relative to the baseline's score.
     difference_pp, low_pp, high_pp : float or None
-        Candidate less baseline, percentage points, with the 95 % interval used.
+        Candidate less baseline, percentage points, with its 95 % interval; not adjusted over tasks.
+    relative_pct, relative_low_pct, relative_high_pct : float or None
+        The same in per cent of the baseline's score; None where that is 0. What a relative margin is held against.
     n, documents : int
         Paired items, and documents that they share.
     lost, gained : int
-        Items that only the baseline, and only the candidate, got right.
+        Items that only the baseline, and only the candidate, got right (graded: that scored lower, higher).
     non_inferior : bool
         Whether a loss as large as the margin is excluded, adjusted over the tasks.
     non_inferiority_p, difference_p : float or None
-        One-sided p-value of a loss of the margin or more, and the exact McNemar test's; each as it is, and
+        One-sided p-value of a loss of the margin or more, and two-sided of no difference, both in agreement with the
+        interval; and
     non_inferiority_p_holm, difference_p_holm : float or None
-        adjusted over the deployment's tasks (Holm, 1979).
+        adjusted over the deployment's tasks (Holm, 1979): what the verdict rests on.
+    mcnemar_p : float or None
+        Exact McNemar test of lost against gained; ignores shared documents, and no verdict rests on it.
     tasks : int
-        Size of that family.
+        Size of that family: the tasks that were compared and are informative.
     flip_floor_pct : float or None
         Share of the same items whose score differs between the baseline's own two launches (A, A′).
     smallest_loss_pp : float or None
-        The true loss that this comparison had 80 % power to find, from the discordance seen.
+        The true loss that this comparison had 80 % power to find, from the discordance seen; None: not even all.
     method : str
         What the interval is.
     """
@@ -384,9 +398,20 @@ class AccuracyComparison:
     non_inferiority_p_holm: float | None = None
     difference_p: float | None = None
     difference_p_holm: float | None = None
+    mcnemar_p: float | None = None
+    relative_pct: float | None = None
+    relative_low_pct: float | None = None
+    relative_high_pct: float | None = None
     tasks: int = 1
     flip_floor_pct: float | None = None
     smallest_loss_pp: float | None = None
+
+    @property
+    def margin(self) -> str:
+        """The margin in words, and which of the two it is."""
+        if self.margin_relative_pct is None:
+            return f"{self.margin_pp:g} pp"
+        return f"{self.margin_relative_pct:g} % of the baseline's score ({self.margin_pp:.1f} pp)"
 
 
 @dataclass(frozen=True)
@@ -422,9 +447,9 @@ class TextAgreement:
     against : str
         ``references``: the task's own; ``engine`` or ``common``: the answers of that baseline.
     bleu4, rouge_l : float
-        Corpus BLEU and mean F-measure of ROUGE-L, 0 to 100.
+        Corpus BLEU (None: the references have no four tokens in a row) and mean F-measure of ROUGE-L, 0 to 100.
     bleu4_low, bleu4_high, rouge_l_low, rouge_l_high : float or None
-        95 % intervals.
+        95 % intervals; None: one document, or no spread between them.
     identical : float
         Share of answers equal to the reference text.
     """
@@ -433,7 +458,7 @@ class TextAgreement:
     deployment: str
     against: str
     n: int
-    bleu4: float
+    bleu4: float | None
     rouge_l: float
     identical: float
     bleu4_low: float | None = None

@@ -53,13 +53,16 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Shift:
-    """One prediction against the reference's at the same place: fields as in `Fidelity`, of one position."""
+    """One prediction against the reference's at the same place: fields as in `Fidelity`, of one position.
+
+    `same_top` is 1 where the most probable token is the same, else 0; a mean over launches lies between.
+    """
 
     text_sha256: str
     position: int
     nll: float
     reference_nll: float
-    same_top: bool
+    same_top: float
     kl: float
 
     @property
@@ -145,7 +148,7 @@ def shifts(record: Record, reference: Record) -> tuple[list[Shift], list[int]]:
             if a is None or nll is None:
                 unusable.append(position)
             elif b is not None and reference_nll is not None:
-                same = mine["top_token_ids"][index][0] == theirs["top_token_ids"][at[position]][0]
+                same = float(mine["top_token_ids"][index][0] == theirs["top_token_ids"][at[position]][0])
                 kl = kl_divergence(b, a, mine["vocab"])
                 found.append(Shift(mine["text_sha256"], position, nll, reference_nll, same, kl))
     return found, unusable
