@@ -13,7 +13,7 @@ from harness.errors import StorageError
 from harness.files import read_json, write_json
 from harness.telemetry import gpus
 
-PHASES = ("output_check", "load", "accuracy")
+PHASES = ("output_check", "fidelity", "load", "accuracy")
 VERSION = 2
 """Of the stored file; what another version learned is not read."""
 _KEPT = 9

@@ -64,6 +64,36 @@ class SupportEntry:
 
 
 @dataclass(frozen=True)
+class UnsupportedTask:
+    """An accuracy task that a backend can't do, and why."""
+
+    backend: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What an accuracy task can show, from its sizes alone.
+
+    Attributes
+    ----------
+    questions, documents : int
+        Of all blocks together; questions on one document are one cluster.
+    questions_needed : int or None
+        With which an equal candidate is found non-inferior with 80 % probability, if a tenth of the answers change;
+        None: the margin is relative, and the baseline's score isn't known yet.
+    smallest_loss_pp : float or None
+        The loss found with that probability, percentage points; None: one block gives no verdict.
+    """
+
+    questions: int
+    documents: int
+    questions_needed: int | None
+    smallest_loss_pp: float | None
+
+
+@dataclass(frozen=True)
 class LaunchEstimate:
     """Predicted seconds a phase, and memory, of one launch of a deployment.
 
@@ -120,6 +150,8 @@ class Plan:
     tasks: dict[str, Task]
     settings: dict[str, Settings]
     support: tuple[SupportEntry, ...]
+    unsupported_tasks: tuple[UnsupportedTask, ...]
+    task_plans: dict[str, TaskPlan]
     estimates: dict[str, LaunchEstimate]
     dropped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -187,8 +219,11 @@ def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> 
         "accuracy": {name: asdict(task) for name, task in plan.tasks.items()},
         "sla": {name: asdict(sla) for name, sla in config.sla.items()},
         "margin": asdict(scenario.margin),
+        "until": asdict(scenario.until),
         "output_check": asdict(scenario.output_check),
         "support": [asdict(entry) for entry in plan.support],
+        "unsupported_tasks": [asdict(entry) for entry in plan.unsupported_tasks],
+        "task_plans": {name: asdict(sized) for name, sized in plan.task_plans.items()},
         "dropped": list(plan.dropped),
         "notes": list(plan.notes),
         "smallest_effect": plan.smallest_effect,
@@ -217,6 +252,8 @@ def read_plan(run: Path) -> Plan:
         tasks={name: _from_record(Task, value) for name, value in record["accuracy"].items()},
         settings={name: Settings(**value) for name, value in record["settings"].items()},
         support=tuple(SupportEntry(**entry) for entry in record["support"]),
+        unsupported_tasks=tuple(UnsupportedTask(**entry) for entry in record.get("unsupported_tasks", ())),
+        task_plans={name: TaskPlan(**sized) for name, sized in record.get("task_plans", {}).items()},
         estimates={
             name: LaunchEstimate(**{key: value for key, value in e.items() if key != "total_s"})
             for name, e in record["estimates"].items()

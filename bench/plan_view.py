@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.config import Config
-from bench.plan import SUPPORTED, LaunchEstimate, Plan
+from bench.plan import SUPPORTED, LaunchEstimate, Plan, TaskPlan
 from bench.progress import minutes
+from harness.accuracy.task import Task
 from harness.traffic.load import Load
 
 
@@ -39,7 +40,9 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     for name, load in plan.loads.items():
         say(f"load         {name}: {_load(load, plan.traffic[name], _bytes_per_token(plan, config))}")
     for name, task in plan.tasks.items():
-        say(f"accuracy     {name}, margin {task.margin_pp:g} pp")
+        say(f"accuracy     {name}: {_task(task, plan.task_plans[name])}")
+    for lacking in plan.unsupported_tasks:
+        say(f"unsupported  {lacking.backend} · {lacking.task}: {lacking.reason}")
     say(_smallest_effect(plan))
 
 
@@ -66,6 +69,19 @@ def _load(load: Load, asked: Mapping[str, Any], bytes_per_token: Sequence[float]
     parts += [f"{change.replace('_', ' ')} {count}" for change, count in asked["changes"].items()]
     if load.search is not None:
         parts.insert(0, f"search for the highest {load.search.over} that meets {load.search.sla}")
+    return " · ".join(parts)
+
+
+def _task(task: Task, sized: TaskPlan) -> str:
+    """What a task asks, and what it can show."""
+    margin = f"{task.margin_pp:g} pp" if task.margin_pp is not None else f"{task.margin_relative_pct:g} % of the score"
+    parts = [f"{sized.questions:,} questions in {sized.documents:,} documents over all blocks", f"margin {margin}"]
+    if task.under_load:
+        parts.append(f"asked under load {task.under_load}")
+    if sized.questions_needed is not None:
+        parts.append(f"{sized.questions_needed:,} questions show no loss beyond it")
+    if sized.smallest_loss_pp is not None:
+        parts.append(f"smallest loss visible {sized.smallest_loss_pp:.0f} pp (if a tenth of the answers change)")
     return " · ".join(parts)
 
 

@@ -2,18 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bench.analysis.compare import ALPHA, ALPHA_UNTIL, smallest_effect
+from bench.analysis.power import ALPHA, ALPHA_UNTIL, smallest_effect
+from bench.analysis.sample_size import questions_needed, smallest_loss
 from bench.budget import named, within_budget
 from bench.calibration import Calibration
 from bench.config import Config
 from bench.estimate import check_only_estimates, estimate
-from bench.plan import SUPPORTED, UNSUPPORTED, Deployment, LaunchEstimate, Plan, SupportEntry
+from bench.plan import (
+    SUPPORTED,
+    UNSUPPORTED,
+    Deployment,
+    LaunchEstimate,
+    Plan,
+    SupportEntry,
+    TaskPlan,
+    UnsupportedTask,
+)
 from bench.plan_load import LoadSize, load_size
 from bench.plan_memory import Memory, fitted
-from harness.accuracy.task import check_task
+from harness.accuracy.task import Task, check_task, kind_of, unsupported_on
 from harness.backends import backend_class
 from harness.backends.interface import Backend
 from harness.errors import ConfigError, Unsupported
@@ -72,6 +82,8 @@ def make_plan(
         tasks=dict(config.accuracy),
         settings=settings,
         support=support,
+        unsupported_tasks=tuple(_unsupported_tasks(config, backends)),
+        task_plans={name: _task_plan(task, scenario.blocks) for name, task in config.accuracy.items()},
         estimates=check_only_estimates(estimates, check_only),
         noise=calibration.noise,
     )
@@ -177,6 +189,28 @@ def _support(
                     state, reason = UNSUPPORTED, str(error)
                 entries.append(SupportEntry(backend_name, model_name, strategy_name, state, reason))
     return tuple(entries)
+
+
+def _unsupported_tasks(config: Config, backends: Mapping[str, Backend]) -> Iterator[UnsupportedTask]:
+    for name, task in config.accuracy.items():
+        for backend_name, backend in backends.items():
+            if reason := unsupported_on(task, backend):
+                yield UnsupportedTask(backend_name, name, reason)
+
+
+def _task_plan(task: Task, blocks: int) -> TaskPlan:
+    size = kind_of(task).size(task)
+    each = max(1, round(size.questions / max(1, size.documents)))
+    needed = None
+    if task.margin_pp is not None and task.margin_pp < 100:
+        needed = questions_needed(task.margin_pp / 100, questions_per_document=each)
+    loss = smallest_loss(blocks * size.questions, questions_per_document=each) if blocks > 1 else math.inf
+    return TaskPlan(
+        blocks * size.questions,
+        blocks * size.documents,
+        needed,
+        round(100 * loss, 1) if math.isfinite(loss) else None,
+    )
 
 
 def _need_files(backend: Backend, name: str, spec: ModelSpec) -> None:

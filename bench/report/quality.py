@@ -201,5 +201,7 @@ def _change(band: FidelityBand) -> str:
     return f"{text} [{form.signed(band.nll_delta_low, 3)}, {form.signed(band.nll_delta_high, 3)}]"
 
 
-def _with_interval(value: float, low: float | None, high: float | None) -> str:
+def _with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return form.NOT_MEASURED
     return f"{value:.1f}" if low is None or high is None else f"{value:.1f} [{low:.1f}, {high:.1f}]"

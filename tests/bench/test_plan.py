@@ -216,7 +216,7 @@ def test_what_a_host_taught_settles_on_what_it_takes(kept: str) -> None:
         measured = {phase: 2 * counted for phase, counted in estimate.counted_s.items()}
         calibration.learn_launch(kept, "vllm", "baseline", {"start": 9.0, **measured}, estimate.counted_s)
     known = calibration.load(kept)
-    assert [known.engine("vllm", "baseline").factor(phase) for phase in calibration.PHASES] == pytest.approx([2, 2, 2])
+    assert [known.engine("vllm", "baseline").factor(phase) for phase in calibration.PHASES] == pytest.approx([2, 2, 2, 2])
     seconds = plan_of("scenario.budget_minutes=null", known=known).estimates[plan.baseline.id].seconds
     assert {phase: seconds[phase] for phase in measured} == pytest.approx(measured)
 
