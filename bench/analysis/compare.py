@@ -8,25 +8,13 @@ would make the residual too small (in the example run 1.4 % against 11 %). They 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
-from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import stats
 
-ALPHA = 0.05
-ALPHA_UNTIL = ALPHA / 2
-"""Error rate where blocks are added until the intervals are narrow. A run that stops when its residual happens to be
-small has too narrow intervals: at `ALPHA`, 3 to 12 blocks and the least favourable width, 9.2 % of the intervals miss;
-at this rate 5.1 % (one compared deployment; less with several). Repeated by the test of simulated truth.
-"""
-POWER = 0.8
-"""A smallest visible effect is one that is found with this probability."""
-
-_STRATA = 400
-_LARGEST_LOG = 50.0
+from bench.analysis.power import ALPHA, detectable, dunnett
 
 HIGHER_IS_BETTER = frozenset(
     {"output_tokens_per_s", "request_rate_attained_rps", "saturation_rate_rps", "saturation_concurrency"}
@@ -73,7 +61,7 @@ class Estimate:
 
     def smallest_effect(self) -> float:
         """The relative difference that had `POWER` to be found, from the residual seen."""
-        return _detectable(self.standard_error, self.degrees_of_freedom, self.critical)
+        return detectable(self.standard_error, self.degrees_of_freedom, self.critical)
 
     def equivalence_p(self, margin: float) -> float:
         """The larger p-value of two one-sided tests against ± log(1 + margin) (Schuirmann, 1987), not adjusted."""
@@ -86,7 +74,13 @@ class Estimate:
 
 
 def within_engine(
-    values: pd.DataFrame, baseline: str, *, families: int = 1, adjust: bool = True, alpha: float = ALPHA
+    values: pd.DataFrame,
+    baseline: str,
+    *,
+    families: int = 1,
+    adjust: bool = True,
+    alpha: float = ALPHA,
+    step: float = 0.0,
 ) -> dict[str, Estimate]:
     """Every deployment of one engine against that engine's baseline.
 
@@ -102,6 +96,8 @@ def within_engine(
         Widen the intervals so that all of them together hold (Dunnett); else each alone.
     alpha : float
         Error rate of all intervals together.
+    step : float
+        Resolution of the values on the log scale: they vary by a step's uniform spread at least, though all be equal.
 
     Returns
     -------
@@ -125,7 +121,7 @@ def within_engine(
     shape = np.asarray(fit.normalized_cov_params)[contrasts, contrasts]
     critical = dunnett(shape, freedom, alpha / families) if adjust else float(stats.t.ppf(1 - alpha / 2, freedom))
     launches = values["deployment"].value_counts()
-    sd = math.sqrt(max(0.0, float(fit.scale)))
+    sd = max(math.sqrt(max(0.0, float(fit.scale))), step / math.sqrt(12))
     return {
         name: Estimate(
             log_ratio=float(fit.params[i]),
@@ -143,7 +139,13 @@ def within_engine(
 
 
 def across_engines(
-    values: pd.DataFrame, candidate: str, baseline: str, *, comparisons: int = 1, alpha: float = ALPHA
+    values: pd.DataFrame,
+    candidate: str,
+    baseline: str,
+    *,
+    comparisons: int = 1,
+    alpha: float = ALPHA,
+    step: float = 0.0,
 ) -> Estimate | None:
     """A deployment of another engine against the common baseline, by each block's log ratio.
 
@@ -156,7 +158,7 @@ def across_engines(
     ratios = (logs[candidate] - logs[baseline]).dropna()
     if len(ratios) < 2:
         return None
-    freedom, sd = len(ratios) - 1, float(ratios.std(ddof=1))
+    freedom, sd = len(ratios) - 1, max(float(ratios.std(ddof=1)), step / math.sqrt(6))
     launches = values["deployment"].value_counts()
     return Estimate(
         log_ratio=float(ratios.mean()),
@@ -168,67 +170,6 @@ def across_engines(
         baseline_launches=int(launches[baseline]),
         alpha=alpha,
     )
-
-
-def dunnett(covariance: NDArray[np.float64], freedom: int, alpha: float) -> float:
-    """Two-sided critical value for contrasts of this covariance shape: all hold together with 1 − `alpha`."""
-    scale = np.sqrt(np.diag(covariance))
-    correlation = np.round(covariance / np.outer(scale, scale), 6)
-    return _dunnett(tuple(map(tuple, correlation.tolist())), freedom, alpha)
-
-
-@lru_cache(maxsize=256)
-def _dunnett(correlation: tuple[tuple[float, ...], ...], freedom: int, alpha: float) -> float:
-    count = len(correlation)
-    alone, bonferroni = (float(stats.t.ppf(1 - a / 2, freedom)) for a in (alpha, alpha / count))
-    if count == 1:
-        return alone
-    together = stats.multivariate_t(loc=np.zeros(count), shape=np.array(correlation), df=freedom, allow_singular=True)
-
-    def excess(critical: float) -> float:
-        box = np.full(count, critical)
-        inside = together.cdf(box, lower_limit=-box, random_state=np.random.default_rng(0))
-        return float(inside) - (1 - alpha)
-
-    if excess(alone) >= 0 or excess(bonferroni) <= 0:  # numerical noise at the ends; Bonferroni is never too narrow
-        return bonferroni
-    return float(optimize.brentq(excess, alone, bonferroni, xtol=1e-3))
-
-
-def smallest_effect(blocks: int, deployments: int, sd: float, *, families: int = 1, alpha: float = ALPHA) -> float:
-    """The relative difference that a plan finds with 80 % probability; infinite where it gives no verdict.
-
-    Parameters
-    ----------
-    blocks : int
-        Blocks planned.
-    deployments : int
-        Of one engine, its baseline included.
-    sd : float
-        Relative SD of one deployment's statistic in one block (`Estimate.residual_sd`), e.g. 0.04; from an earlier run.
-    families, alpha
-        As in `within_engine`.
-    """
-    others = deployments - 1
-    freedom = others * (blocks - 1)
-    if others < 1 or freedom < 1:
-        return math.inf
-    shape = (np.ones((others, others)) + np.eye(others)) / blocks
-    return _detectable(sd * math.sqrt(2 / blocks), freedom, dunnett(shape, freedom, alpha / families))
-
-
-def _detectable(standard_error: float, freedom: int, critical: float) -> float:
-    if standard_error == 0:
-        return 0.0
-
-    # Noncentral t as a mean over the residual's chi: scipy's own `nct` gives NaN at few degrees of freedom.
-    bar = critical * np.sqrt(stats.chi2.ppf((np.arange(_STRATA) + 0.5) / _STRATA, freedom) / freedom)
-
-    def shortfall(shift: float) -> float:
-        return float(np.mean(stats.norm.sf(bar - shift) + stats.norm.cdf(-bar - shift))) - POWER
-
-    shift = float(optimize.brentq(shortfall, 0.0, float(bar[-1]) + 10))
-    return math.expm1(min(shift * standard_error, _LARGEST_LOG))
 
 
 def judge(estimate: Estimate, metric: str, margin: float) -> tuple[str, str]:

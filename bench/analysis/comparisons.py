@@ -1,8 +1,8 @@
-"""Which statistic of which deployment is compared with which baseline, and what stands in the way."""
+"""Which statistic of which deployment is compared with which baseline."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from bench.analysis.compare import (
 )
 from bench.analysis.distribution import tail_percent
 from bench.analysis.metrics import is_latency
+from bench.analysis.obstacles import SEARCHED, View, failure_verdict, obstacle, unbounded_launches
 from bench.analysis.planned import is_closed, throughput_metric
+from bench.analysis.power import ALPHA, ALPHA_UNTIL
 from bench.analysis.result import Comparison, DeploymentResult, NoiseFloor
 
 EXPLORATORY = (
@@ -40,6 +42,7 @@ def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[Depl
     """Each deployment against its engine's baseline and against the common one, for every load."""
     loads = plan.get("loads") or {}
     limits = margins(plan.get("margin") or {})
+    alpha = ALPHA_UNTIL if waits_for_precision(plan) else ALPHA
     common = next((d for d in deployments if d.common_baseline), None)
     for load, facts in loads.items():
         closed = is_closed(facts)
@@ -50,7 +53,9 @@ def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[Depl
         for metric in dict.fromkeys((throughput, tail, *EXPLORATORY)):
             role = "primary" if metric in primary else "exploratory"
             margin = limits["latency" if is_latency(metric) else "throughput"]
-            view = _View(load, metric, role, margin, closed, len(loads), blocks)
+            precision = (facts.get("search") or {}).get("precision_pct") if metric.startswith(SEARCHED) else None
+            step = math.log1p(float(precision or 0) / 100)
+            view = View(load, metric, role, margin, closed, len(loads), blocks, alpha, step)
             own: dict[str, Comparison] = {}
             for base in (d for d in deployments if d.engine_baseline):
                 family = [d for d in deployments if (d.backend, d.model) == (base.backend, base.model)]
@@ -61,17 +66,10 @@ def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[Depl
                 yield from _against_common(view, common, deployments, own)
 
 
-@dataclass(frozen=True)
-class _View:
-    """One metric under one load: how it is compared."""
-
-    load: str
-    metric: str
-    role: str
-    margin: float
-    closed: bool
-    loads: int
-    blocks: int
+def waits_for_precision(plan: Mapping[str, Any]) -> bool:
+    """Whether blocks were to be added until intervals are narrow (`scenario.until`)."""
+    until = plan.get("until") or {}
+    return any(until.get(key) is not None for key in ("throughput_pct", "latency_pct"))
 
 
 def _tail(deployments: Sequence[DeploymentResult], load: str) -> int:
@@ -86,14 +84,21 @@ def _tail(deployments: Sequence[DeploymentResult], load: str) -> int:
     return tail_percent(min(counts, default=0))
 
 
-def _against_engine(view: _View, base: DeploymentResult, family: Sequence[DeploymentResult]) -> Iterable[Comparison]:
+def _against_engine(view: View, base: DeploymentResult, family: Sequence[DeploymentResult]) -> Iterable[Comparison]:
     others = [d for d in family if d.id != base.id and d.cells]
-    obstacles = {other.id: _obstacle(view, other, base) for other in others}
-    values = _values([base, *(other for other in others if obstacles[other.id] is None)], view)
+    obstacles = {other.id: obstacle(view, other, base) for other in others}
+    sound = [one for one in others if obstacles[one.id] is None and not unbounded_launches(one, view)]
+    values = _values([base, *sound], view)
     adjust = view.role == "primary"
-    estimates = within_engine(values, base.id, families=view.loads, adjust=adjust) if len(values) else {}
-    method = "log(statistic) ~ deployment + block, pooled residual, t interval, "
-    method += f"Dunnett over {len(estimates)}" if adjust else "not adjusted"
+    step = view.resolution(values)
+    estimates = (
+        within_engine(values, base.id, families=view.loads, adjust=adjust, alpha=view.alpha, step=step)
+        if len(values)
+        else {}
+    )
+    method = f"log(statistic) ~ deployment + block, A and A′ averaged, pooled residual, {view.level} t interval, "
+    over = f"Dunnett over {len(estimates)}" + (f", Bonferroni over {view.loads} loads" if view.loads > 1 else "")
+    method += over if adjust else "not adjusted"
     for other in others:
         yield _comparison(
             view,
@@ -101,46 +106,52 @@ def _against_engine(view: _View, base: DeploymentResult, family: Sequence[Deploy
             base,
             against="engine",
             estimate=estimates.get(other.id),
-            obstacle=obstacles[other.id],
+            why_not=obstacles[other.id],
             values=values,
             method=method,
         )
 
 
 def _against_common(
-    view: _View, common: DeploymentResult, deployments: Sequence[DeploymentResult], own: Mapping[str, Comparison]
+    view: View, common: DeploymentResult, deployments: Sequence[DeploymentResult], own: Mapping[str, Comparison]
 ) -> Iterable[Comparison]:
     """The second column: of the common baseline's own engine the same numbers, of other engines paired by block."""
     others = [d for d in deployments if d.id != common.id and d.cells]
     foreign = [d for d in others if (d.backend, d.model) != (common.backend, common.model)]
-    ranked = [d for d in foreign if d.model == common.model and _obstacle(view, d, common) is None]
+    ranked = [d for d in foreign if d.model == common.model and obstacle(view, d, common) is None]
     for other in others:
         if other not in foreign:
             if other.id in own:
                 yield replace(own[other.id], against="common")
             continue
-        obstacle = _obstacle(view, other, common)
-        if obstacle is None and other.model != common.model:
-            obstacle = "another model"
-        if obstacle is None and view.closed and is_latency(view.metric):
-            obstacle = "closed loop: a faster server gets more load, so that latencies are not ranked across engines"
+        why_not = obstacle(view, other, common)
+        if why_not is None and other.model != common.model:
+            why_not = "another model"
+        if why_not is None and view.closed and is_latency(view.metric):
+            why_not = "closed loop: a faster server gets more load, so that latencies are not ranked across engines"
         values = _values([common, other], view)
         count = max(1, len(ranked)) * view.loads if view.role == "primary" else 1
-        estimate = across_engines(values, other.id, common.id, comparisons=count) if len(values) else None
-        method = f"log ratio paired by block, t interval, Bonferroni over {count}"
+        step = view.resolution(values)
+        estimate = (
+            across_engines(values, other.id, common.id, comparisons=count, alpha=view.alpha, step=step)
+            if len(values)
+            else None
+        )
+        method = f"log ratio paired by block, A and A′ averaged, {view.level} t interval, "
+        method += f"Bonferroni over {count}" if view.role == "primary" else "not adjusted"
         yield _comparison(
             view,
             other,
             common,
             against="common",
             estimate=estimate,
-            obstacle=obstacle,
+            why_not=why_not,
             values=values,
             method=method,
         )
 
 
-def _values(deployments: Sequence[DeploymentResult], view: _View) -> pd.DataFrame:
+def _values(deployments: Sequence[DeploymentResult], view: View) -> pd.DataFrame:
     """The launches' statistics as a frame; only of deployments that are ranked, and only finite ones."""
     rows = [
         (d.id, s.block, s.replica, s.values[view.metric])
@@ -152,40 +163,14 @@ def _values(deployments: Sequence[DeploymentResult], view: _View) -> pd.DataFram
     return pd.DataFrame(rows, columns=["deployment", "block", "replica", "value"])
 
 
-def _obstacle(view: _View, other: DeploymentResult, base: DeploymentResult) -> str | None:
-    """Why two deployments can't be compared at all in this cell."""
-    for who, one in (("", other), ("the baseline: ", base)):
-        if one.state != "measured":
-            return f"{who}{one.state}"
-        cell = one.cells.get(view.load)
-        if cell is None or cell.state != "measured":
-            return f"{who}{cell.state if cell else 'not measured'}: {cell.reason if cell else 'no cell'}"
-        if not any(view.metric in s.values for s in cell.launches):
-            return f"{who}{view.metric} is not measured"
-    states = [one.cells[view.load].cache_state for one in (other, base)]
-    if states[0] != states[1]:
-        return f"the prefix cache was {states[0]} at the start, the baseline's {states[1]}"
-    # Another model's tokenizer makes other prompts; that obstacle has a name of its own.
-    return _traffic_differs(view.load, other, base) if other.model == base.model else None
-
-
-def _traffic_differs(load: str, other: DeploymentResult, base: DeploymentResult) -> str | None:
-    """Why two deployments had other work to do: within a block all get the same schedule."""
-    sent: dict[int, set[str | None]] = {}
-    for launch in (*other.cells[load].launches, *base.cells[load].launches):
-        sent.setdefault(launch.block, set()).add(launch.schedule_sha256)
-    differing = [str(block) for block in sorted(sent) if len(sent[block]) > 1]
-    return f"traffic differs in block {', '.join(differing)} (schedule_sha256)" if differing else None
-
-
 def _comparison(
-    view: _View,
+    view: View,
     other: DeploymentResult,
     base: DeploymentResult,
     *,
     against: str,
     estimate: Estimate | None,
-    obstacle: str | None,
+    why_not: str | None,
     values: pd.DataFrame,
     method: str,
 ) -> Comparison:
@@ -197,11 +182,11 @@ def _comparison(
         "against": against,
         "role": view.role,
     }
-    if obstacle is not None:
-        return Comparison(**common, verdict="not comparable", reason=obstacle)
-    unbounded = {one.id: _unbounded(one, view) for one in (other, base)}
+    if why_not is not None:
+        return Comparison(**common, verdict="not comparable", reason=why_not)
+    unbounded = {one.id: unbounded_launches(one, view) for one in (other, base)}
     if any(unbounded.values()):
-        return Comparison(**common, **_failure_verdict(view, other, base, unbounded))
+        return Comparison(**common, **failure_verdict(view, other, base, unbounded))
     counts = values["deployment"].value_counts()
     launches: dict[str, Any] = {
         "launches": int(counts.get(other.id, 0)),
@@ -229,24 +214,6 @@ def _comparison(
     )
 
 
-def _unbounded(one: DeploymentResult, view: _View) -> int:
-    """Launches in which the statistic is infinite: the percentile falls among failed requests."""
-    return sum(math.isinf(s.values.get(view.metric, 0.0)) for s in one.cells[view.load].launches)
-
-
-def _failure_verdict(
-    view: _View, other: DeploymentResult, base: DeploymentResult, unbounded: Mapping[str, int]
-) -> dict[str, Any]:
-    mine, theirs = unbounded[other.id], unbounded[base.id]
-    total = len(other.cells[view.load].launches)
-    reason = f"so many requests failed that {view.metric} is infinite in {mine} of {total} launches"
-    if theirs:
-        return {"verdict": "not comparable", "reason": f"the baseline: {view.metric} is infinite in {theirs} launches"}
-    if mine == total and view.blocks > 1:
-        return {"verdict": "worse", "reason": reason}
-    return {"verdict": "inconclusive", "reason": reason}
-
-
 def _plain_ratio(values: pd.DataFrame, candidate: str, baseline: str) -> float | None:
     means = np.log(values.set_index("deployment")["value"]).groupby(level=0).mean()
     if candidate not in means or baseline not in means:
@@ -260,7 +227,7 @@ def noise_floors(deployments: Sequence[DeploymentResult]) -> Iterable[NoiseFloor
         for load in d.cells:
             tail = f"ttft_p{_tail([d], load)}_ms"
             for metric in ("output_tokens_per_s", "saturation_rate_rps", "saturation_concurrency", tail):
-                view = _View(load, metric, "primary", 0.0, False, 1, 2)
+                view = View(load, metric, "primary", 0.0, False, 1, 2)
                 values = _values([d], view)
                 found = spread_between_replicas(values) if len(values) else None
                 if found is not None:

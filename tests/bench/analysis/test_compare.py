@@ -7,14 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from bench.analysis.compare import (
-    across_engines,
-    dunnett,
-    judge,
-    smallest_effect,
-    spread_between_replicas,
-    within_engine,
-)
+from bench.analysis.compare import across_engines, judge, spread_between_replicas, within_engine
+from bench.analysis.power import dunnett, smallest_effect
 
 
 def launches(
