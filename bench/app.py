@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,6 +39,7 @@ from bench.planner import make_plan
 from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
 from bench.report import render_terminal, write
 from bench.run import Prepared, exclusive_node, prepare, run_block
+from bench.until import extend, most_blocks
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
 from harness.files import read_json, sha256_of, sha256_of_files, write_bytes, write_json
 from harness.guard import sweep
@@ -91,7 +92,7 @@ def run(arguments: list[str]) -> int:
     print_plan(_console(), plan, config)
     results = Path(config.results_dir).resolve()
     store.need_room(Path(config.reports_dir).resolve(), REPORT_BYTES, "reports_dir")
-    store.need_room(results, plan.disk_bytes())
+    store.need_room(results, replace(plan, blocks=most_blocks(config.scenario)).disk_bytes())
     with exclusive_node():  # a busy machine is refused before a folder is made
         for manifest in results.glob("*/*/manifest.json"):
             sweep(manifest.parent, say)
@@ -100,13 +101,16 @@ def run(arguments: list[str]) -> int:
     with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
         if resumed:
             say(f"resuming {folder}: an incomplete run of equal configuration, hardware, engines and code")
-            if (begun := read_plan(folder)) != plan:
+            begun = read_plan(folder)
+            if replace(begun, blocks=plan.blocks) != plan:  # blocks may have been added
                 say("it goes on by the plan that it began with:")
                 print_plan(_console(), begun, config)
         else:
             _write_run(folder, config, plan, prepared, identity, machine)
         try:
-            _measure([*overrides, f"run_dir={quoted(str(folder))}"])
+            measured = [*overrides, f"run_dir={quoted(str(folder))}"]
+            _measure(measured)
+            extend(folder, config, lambda block: _measure([*measured, f"hydra.sweeper.params={{+block:{block}}}"]))
         except Abort as abort:
             _incomplete(folder)
             raise abort.error from abort

@@ -153,6 +153,8 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.blocks < 1:
             raise ConfigError(f"blocks: {self.blocks} must be >= 1")
+        if self.until.asked and self.until.blocks_max < self.blocks:
+            raise ConfigError(f"until.blocks_max: {self.until.blocks_max} must be >= blocks ({self.blocks})")
         for key in ("budget_minutes", "working_set_over_pool"):
             value = getattr(self, key)
             if value is not None and not 0 < value < math.inf:
@@ -225,6 +227,7 @@ def typed(config: DictConfig) -> Config:
     if result.precision not in PRECISIONS:
         raise ConfigError(f"precision: '{result.precision}' is unknown; allowed: {', '.join(PRECISIONS)}")
     _need_slas(result)
+    _need_loads(result)
     return result
 
 
@@ -262,6 +265,18 @@ def _need_slas(config: Config) -> None:
                 raise ConfigError(f"{where} is unknown. Allowed: {', '.join(choices('sla'))}")
             selected = ",".join([*config.sla, sla])
             raise ConfigError(f"{where} isn't selected; write sla=[{selected}]")
+
+
+def _need_loads(config: Config) -> None:
+    """Every load that a task is to be asked under must be among those selected."""
+    for name, task in config.accuracy.items():
+        load = task.under_load
+        if load is None or load in config.load:
+            continue
+        where = f"scenarios/accuracy/{name}.yaml: under_load: '{load}'"
+        if load not in choices("load"):
+            raise ConfigError(f"{where} is unknown. Allowed: {', '.join(choices('load'))}")
+        raise ConfigError(f"{where} isn't selected; write load=[{','.join([*config.load, load])}]")
 
 
 def _object(node: DictConfig, file: str) -> Any:

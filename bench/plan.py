@@ -24,6 +24,8 @@ T = TypeVar("T")
 LOG_BYTES = 1_000_000
 """An engine's log and a launch's other records."""
 SUPPORTED, UNSUPPORTED = "supported", "unsupported"
+EXTENSION_FILE = "extension.json"
+"""Of a run's folder: blocks that were added to the planned ones, and why (`bench.until`)."""
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,10 @@ def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> 
 
 
 def read_plan(run: Path) -> Plan:
-    """The plan that a run's folder holds: a resumed or remote block carries out exactly that one."""
+    """The plan that a run's folder holds, with blocks that were added: a resumed or remote block carries it out."""
     record = read_json(run / "plan.json")
+    added = run / EXTENSION_FILE
+    blocks = read_json(added)["blocks"] if added.exists() else record["blocks"]
     deployments = {d["id"]: Deployment(d["backend"], d["model"], d["strategy"]) for d in record["deployments"]}
     baseline = record["baseline"]
     return Plan(
@@ -245,7 +249,7 @@ def read_plan(run: Path) -> Plan:
         baseline=Deployment(baseline["backend"], baseline["model"], baseline["strategy"]),
         deployments=tuple(deployments.values()),
         check_only=frozenset(d["id"] for d in record["deployments"] if d["check_only"]),
-        blocks=record["blocks"],
+        blocks=blocks,
         loads={name: _from_record(Load, value) for name, value in record["loads"].items()},
         traffic=record["traffic"],
         load_bytes=record["load_bytes"],

@@ -9,6 +9,7 @@ from rich.table import Table
 from bench.config import Config
 from bench.plan import SUPPORTED, LaunchEstimate, Plan, TaskPlan
 from bench.progress import minutes
+from bench.until import in_words
 from harness.accuracy.task import Task
 from harness.traffic.load import Load
 
@@ -26,6 +27,8 @@ def print_plan(console: Console, plan: Plan, config: Config) -> None:
     budget = f" of {scenario.budget_minutes:g} min" if scenario.budget_minutes else ""
     size = f"about {minutes(plan.seconds())}{budget} · about {plan.disk_bytes() / 1e6:,.0f} MB on disk"
     say(f"{plan.blocks} {'block' if plan.blocks == 1 else 'blocks'} · {launches} launches · {cells} cells · {size}")
+    if scenario.until.asked:
+        say(f"precision    {in_words(scenario.until, scenario.blocks, scenario.budget_minutes)}")
     console.print(_deployments(plan, config))
     unsupported: dict[tuple[str, str, str | None], list[str]] = {}
     for entry in plan.support:

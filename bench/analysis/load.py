@@ -97,6 +97,7 @@ def load_run(run_dir: Path) -> RunRecord:
         known = ", ".join(map(str, SCHEMA_VERSIONS))
         raise KVMarkError(f"{run_dir}/manifest.json: schema_version {version} is unknown; this version reads {known}")
     problems: list[str] = []
+    plan = _with_added_blocks(plan, _json_or_none(run_dir / "extension.json", problems))
     blocks: dict[int, dict[str, Any]] = {}
     interrupted: list[str] = []
     launches: list[LaunchRecord] = []
@@ -112,6 +113,17 @@ def load_run(run_dir: Path) -> RunRecord:
         records = [_launch(f, block, problems) for f in found]
         launches += [record for record in records if record is not None]
     return RunRecord(run_dir, manifest, plan, blocks, tuple(launches), tuple(interrupted), tuple(problems))
+
+
+def _with_added_blocks(plan: dict[str, Any], extension: dict[str, Any] | None) -> dict[str, Any]:
+    """The plan with the blocks that precision asked for; `extension` then says how many were added and why it ended."""
+    if extension is None:
+        return plan
+    planned, blocks, looks = int(plan["blocks"]), int(extension["blocks"]), extension["looks"]
+    ended = bool(looks) and looks[-1]["blocks"] == blocks
+    facts = {"blocks_planned": planned, "blocks_added": blocks - planned, "looks": looks}
+    facts |= {"enough": ended and looks[-1]["enough"], "why": looks[-1]["why"] if ended else "interrupted"}
+    return {**plan, "blocks": blocks, "extension": facts}
 
 
 def _launch(folder: Path, block: int, problems: list[str]) -> LaunchRecord | None:
