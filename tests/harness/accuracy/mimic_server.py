@@ -162,6 +162,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         faults, path = self.faults(), "+".join(sorted(self.faults()))
+        if "reset_prefix_cache" in self.path:
+            LAST_PROMPT[path] = []
+            self.reply(200, {"success": "no-reset" not in faults})
+            return
         if "silent" in faults:
             threading.Event().wait(3)
         if "dies" in faults and len(SEEN[path]) >= DIES_AFTER:
