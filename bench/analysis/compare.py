@@ -6,12 +6,13 @@ would make the residual too small (in the example run 1.4 % against 11 %). They 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
+from numpy.typing import NDArray
 from scipy import stats
 
 from bench.analysis.power import ALPHA, detectable, dunnett
@@ -104,23 +105,22 @@ def within_engine(
     dict
         By deployment; empty where the launches leave no degree of freedom (one block, or no baseline).
     """
-    seen = values.assign(log=np.log(values["value"])).groupby(["deployment", "block"], as_index=False)["log"].mean()
-    names = [baseline, *sorted(set(seen["deployment"]) - {baseline})]
-    blocks = sorted(set(seen["block"]))
-    if len(blocks) < 2 or len(names) < 2 or baseline not in set(seen["deployment"]):
+    names = [baseline, *sorted(set(values["deployment"]) - {baseline})]
+    logs, launches = _logs(values, names)
+    if logs.shape[1] < 2 or len(names) < 2 or not launches[0]:
         return {}
-    columns = [np.ones(len(seen))]
-    columns += [(seen["deployment"] == name).to_numpy(float) for name in names[1:]]
-    columns += [(seen["block"] == block).to_numpy(float) for block in blocks[1:]]
+    deployment, block = np.nonzero(~np.isnan(logs))
+    columns = [np.ones(len(block))]
+    columns += [(deployment == i).astype(float) for i in range(1, len(names))]
+    columns += [(block == i).astype(float) for i in range(1, logs.shape[1])]
     design = np.column_stack(columns)
-    fit = sm.OLS(seen["log"].to_numpy(float), design).fit()
+    fit = sm.OLS(logs[deployment, block], design).fit()
     freedom = int(fit.df_resid)
     if freedom < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
         return {}
     contrasts = slice(1, len(names))
     shape = np.asarray(fit.normalized_cov_params)[contrasts, contrasts]
     critical = dunnett(shape, freedom, alpha / families) if adjust else float(stats.t.ppf(1 - alpha / 2, freedom))
-    launches = values["deployment"].value_counts()
     sd = max(math.sqrt(max(0.0, float(fit.scale))), step / math.sqrt(12))
     return {
         name: Estimate(
@@ -129,8 +129,8 @@ def within_engine(
             degrees_of_freedom=freedom,
             critical=critical,
             residual_sd=sd,
-            launches=int(launches[name]),
-            baseline_launches=int(launches[baseline]),
+            launches=launches[i],
+            baseline_launches=launches[0],
             alpha=alpha,
         )
         for i, name in enumerate(names)
@@ -152,24 +152,34 @@ def across_engines(
     Engines differ in their spread, so that nothing is pooled: a paired t interval over blocks, Bonferroni-adjusted over
     `comparisons`. None with fewer than two blocks that have both.
     """
-    logs = values.assign(value=np.log(values["value"])).groupby(["block", "deployment"])["value"].mean().unstack()
-    if candidate not in logs or baseline not in logs:
-        return None
-    ratios = (logs[candidate] - logs[baseline]).dropna()
+    logs, launches = _logs(values, [baseline, candidate])
+    ratios = logs[1] - logs[0]
+    ratios = ratios[~np.isnan(ratios)]
     if len(ratios) < 2:
         return None
     freedom, sd = len(ratios) - 1, max(float(ratios.std(ddof=1)), step / math.sqrt(6))
-    launches = values["deployment"].value_counts()
     return Estimate(
         log_ratio=float(ratios.mean()),
         standard_error=sd / math.sqrt(len(ratios)),
         degrees_of_freedom=freedom,
         critical=float(stats.t.ppf(1 - alpha / comparisons / 2, freedom)),
         residual_sd=sd,
-        launches=int(launches[candidate]),
-        baseline_launches=int(launches[baseline]),
+        launches=launches[1],
+        baseline_launches=launches[0],
         alpha=alpha,
     )
+
+
+def _logs(values: pd.DataFrame, names: Sequence[str]) -> tuple[NDArray[np.float64], list[int]]:
+    """Mean log of each deployment (row) in each block (column; NaN: not measured), and each deployment's launches."""
+    values = values[values["deployment"].isin(names)]
+    rows = np.array([names.index(name) for name in values["deployment"]], dtype=int)
+    blocks, columns = np.unique(values["block"].to_numpy(), return_inverse=True)
+    sums, counts = np.zeros((len(names), len(blocks))), np.zeros((len(names), len(blocks)))
+    np.add.at(sums, (rows, columns), np.log(values["value"].to_numpy(float)))
+    np.add.at(counts, (rows, columns), 1)
+    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    return means, [int(count) for count in counts.sum(axis=1)]
 
 
 def judge(estimate: Estimate, metric: str, margin: float) -> tuple[str, str]:
