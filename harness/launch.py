@@ -14,16 +14,17 @@ from uuid import uuid4
 
 from harness.accuracy import Task, output_check, run_task
 from harness.accuracy.fidelity_options import FidelityOptions
+from harness.accuracy.under_load import BackgroundLoad
 from harness.backends.command_line import final_command
 from harness.backends.interface import Backend, Command, EngineState
 from harness.cell import Served, measure_cell
 from harness.clock import clock
 from harness.environments import EnginePython
-from harness.errors import KVMarkError, StorageError
+from harness.errors import ConfigError, KVMarkError, StorageError
 from harness.fidelity import measure_determinism, measure_greedy
 from harness.files import is_out_of_room, storage_error, write_json
 from harness.model import Model
-from harness.saturation import Judge, measure_saturation
+from harness.saturation import Judge, at_value, measure_saturation
 from harness.server import Server, ServerSpec, free_port, serve
 from harness.settings import Settings
 from harness.strategy import Strategy
@@ -241,7 +242,7 @@ def _use(server: Server, spec: LaunchSpec, backend: Backend, record: _Record, wa
                 reset = served.reset()
                 if not reset.done:
                     record.errors.append(f"accuracy {name}: the cache was not empty at the start: {reset.evidence}")
-                _task(server, spec, backend, name, task, record, watch)
+                _task(served, spec, name, task, record)
             server.check()
 
 
@@ -252,24 +253,37 @@ def _cell(served: Served, name: str, load: Load, spec: LaunchSpec) -> dict[str, 
     return measure_saturation(served, name, load, seed=spec.seed, folder=folder, judge=spec.judge)
 
 
-def _task(
-    server: Server, spec: LaunchSpec, backend: Backend, name: str, task: Task, record: _Record, watch: Watch
-) -> None:
-    result = run_task(
-        task,
-        backend=backend,
-        base_url=server.base_url,
-        served_name=server.served_name,
-        model=spec.model,
-        context_tokens=spec.settings.context_tokens,
-        seed=spec.seed,
-        out_dir=spec.folder / "accuracy" / name,
-        say=watch.step,
-        record_dir=spec.record_dir,
-        block=spec.block,
-        run_seed=spec.run_seed,
-        prefix_reuse=spec.strategy.prefix_reuse,
-    )
+def _task(served: Served, spec: LaunchSpec, name: str, task: Task, record: _Record) -> None:
+    try:
+        result = run_task(
+            task,
+            backend=served.backend,
+            base_url=served.server.base_url,
+            served_name=served.server.served_name,
+            model=spec.model,
+            context_tokens=spec.settings.context_tokens,
+            seed=spec.seed,
+            out_dir=spec.folder / "accuracy" / name,
+            say=served.watch.step,
+            record_dir=spec.record_dir,
+            block=spec.block,
+            run_seed=spec.run_seed,
+            prefix_reuse=spec.strategy.prefix_reuse,
+            background=_background(served, spec, task),
+        )
+    except ConfigError as error:
+        record.fail(f"accuracy {name}: {error}")
+        return
     record.tasks.append(name)
     if result["state"] == "failed":
         record.fail(f"accuracy {name}: {result['reason']}")
+
+
+def _background(served: Served, spec: LaunchSpec, task: Task) -> BackgroundLoad | None:
+    """The load to be played beside the questions; one that searches has its lowest rate or concurrency."""
+    if task.under_load is None:
+        return None
+    load = spec.loads[task.under_load]
+    if load.search is not None:
+        load = at_value(load, load.search.low)
+    return BackgroundLoad(task.under_load, load, served, spec.seed)

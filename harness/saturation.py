@@ -60,7 +60,7 @@ def measure_saturation(
     while True:
         at = cells[probe] = folder / "probes" / f"{len(cells) + 1:02d}-{probe.value:g}-{probe.repeat + 1}"
         served.watch.step(f"load {name}: {load.search.over} {probe.value:g}, probe {len(cells)}")
-        _wait_until_idle(served, load.timeout_s)
+        wait_until_idle(served, load.timeout_s)
         cell = measure_cell(served, name, at_value(load, probe.value), seed=probe_seed(seed, probe), folder=at)
         served.server.check()
         verdict = judge(load, at)
@@ -89,8 +89,8 @@ def probe_seed(seed: int, probe: Probe) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def _wait_until_idle(served: Served, at_most_s: float) -> None:
-    """An overloaded probe's requests may outlive their client's patience: let the engine finish or drop them."""
+def wait_until_idle(served: Served, at_most_s: float) -> None:
+    """Requests may outlive their client's patience, or its end: let the engine finish or drop them."""
     deadline = time.monotonic() + at_most_s
     while time.monotonic() < deadline:
         state = served.state()

@@ -10,8 +10,8 @@ class Job:
 
     Attributes
     ----------
-    task_yaml, items_path : str
-        The task and its items (JSON lines with `item_id` and `document_id`).
+    task_yaml : str
+        The task.
     base_url, served_name, tokenizer : str
         The server (root URL), its name of the model, and the model's folder.
     token_ids : bool
@@ -22,16 +22,17 @@ class Job:
         Requests at a time.
     timeout_s : float
         Longest wait for an answer.
-    out_path : str
-        File for the `Outcome`.
     answer_tokens : int or None
         Most tokens of a generated answer, where the task's YAML is not to say it.
     chat : dict or None
         Arguments of the chat template in the model's folder; None: questions are posed as completions.
+    items_path : str
+        The items (JSON lines with `item_id` and `document_id`).
+    out_path : str
+        File for the `Outcome`.
     """
 
     task_yaml: str
-    items_path: str
     base_url: str
     served_name: str
     tokenizer: str
@@ -39,9 +40,10 @@ class Job:
     context_tokens: int
     num_concurrent: int
     timeout_s: float
-    out_path: str
     answer_tokens: int | None = None
     chat: dict[str, Any] | None = None
+    items_path: str = ""
+    out_path: str = ""
 
 
 @dataclass

@@ -2,39 +2,25 @@
 
 import hashlib
 import json
-import os
-import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import harness
 from harness.accuracy.chat import chat_template
-from harness.accuracy.kinds.interface import Asking, Kind, Share
+from harness.accuracy.job import Job, Outcome
+from harness.accuracy.kinds.interface import Asking, Row, Share
 from harness.accuracy.task import TASKS_DIR, Task, exercises, kind_of, mode_of, unsupported_on
+from harness.accuracy.task_record import answered, asked_sha256, asking, notes, samples_of, scored
+from harness.accuracy.under_load import BackgroundLoad
+from harness.accuracy.worker_process import carry_out
 from harness.backends.interface import Backend
-from harness.engine_log import log_tail
-from harness.errors import ConfigError
-from harness.files import read_json, write_bytes, write_json
-from harness.guard import guarded
+from harness.errors import ConfigError, LaunchError
+from harness.files import write_bytes, write_json
 from harness.model import Model
 
 SCHEMA_VERSION = 1
 METRICS = {"loglikelihood": "accuracy (log-likelihood)", "generation": "accuracy (generation)"}
-
-_WORKER_ENV = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "TQDM_DISABLE": "1",
-    "NO_PROXY": "127.0.0.1,localhost",
-}
 
 
 def run_task(
@@ -52,7 +38,8 @@ def run_task(
     block: int = 0,
     run_seed: int = 0,
     prefix_reuse: bool = True,
-) -> dict[str, Any]:
+    background: BackgroundLoad | None = None,
+) -> Row:
     """Ask the task's questions and write `results.json` and `samples.jsonl` to `out_dir`.
 
     Parameters
@@ -77,6 +64,8 @@ def run_task(
         Equal for all launches of all blocks of a run: the order in which a data set is divided.
     prefix_reuse : bool
         Whether the server reuses prefixes, as its strategy has it.
+    background : BackgroundLoad, optional
+        The load that `task.under_load` names.
 
     Returns
     -------
@@ -87,69 +76,91 @@ def run_task(
     Raises
     ------
     ConfigError
-        The task's data can't be read.
+        The task's data can't be read, or the model has no chat template.
     StorageError
         The results can't be written.
     """
     began = time.monotonic()
+    if (task.under_load is None) != (background is None):
+        raise ConfigError(f"under_load: {task.under_load} is not the load that was handed over")
     name = out_dir.name
     kind, mode = kind_of(task), mode_of(task, backend.reads_echo)
     chat = chat_template(model, task.chat_template_arguments) if task.prompt == "chat" else None
     share = _share(task, mode, Asking(model, seed, block, run_seed, chat))
-    rows = share.rows
-    items_text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    results: dict[str, Any] = {
+    items_text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in share.rows)
+    job = Job(
+        task_yaml=str(TASKS_DIR / f"{kind.modes[mode]}.yaml"),
+        base_url=base_url.rstrip("/"),
+        served_name=served_name,
+        tokenizer=model.path,
+        token_ids=backend.takes_token_ids,
+        context_tokens=context_tokens,
+        num_concurrent=task.num_concurrent,
+        timeout_s=task.timeout_s,
+        answer_tokens=task.answer_tokens,
+        chat=chat.arguments if chat else None,
+    )
+    results: Row = {
         "schema_version": SCHEMA_VERSION,
         "task": name,
         "kind": task.kind,
         "mode": mode,
         "metric": METRICS[mode],
+        "state": "measured",
+        "reason": None,
+        "notes": [],
         "n": 0,
         "score": None,
+        "other_scores": {},
         "chance": None,
         "margin_pp": task.margin_pp,
         "margin_relative_pct": task.margin_relative_pct,
         "context_tokens": task.context_tokens,
         "exercises": list(exercises(task, backend, prefix_reuse)),
-        "state": "measured",
-        "reason": None,
         "errors": 0,
-        "items": len(rows),
+        "items": len(share.rows),
         "items_sha256": hashlib.sha256(items_text.encode()).hexdigest(),
         "items_repeated": share.repeated,
         "data_set_items": share.data_set_items,
         "block": block,
         "seed": seed,
         "run_seed": run_seed,
-        "prompt": task.prompt,
-        "chat_template_sha256": chat.sha256 if chat else None,
-        "prompts_as_token_ids": backend.takes_token_ids,
-        "num_concurrent": task.num_concurrent,
-        "stop": [],
-        "prompt_tokens": None,
-        "seconds": {},
+        **asking(job, chat, background),
     }
-    samples: list[dict[str, Any]] = []
+    outcome, samples = Outcome(), []
     if (reason := unsupported_on(task, backend)) is not None:
-        results |= {"state": "unsupported", "reason": reason}
+        outcome = Outcome(state="unsupported", reason=reason)
     else:
-        say(f"{name}: {len(rows)} questions")
-        outcome = _ask(
-            task, mode, backend, base_url, served_name, model, context_tokens, items_text, out_dir, record_dir
-        )
-        results |= {"state": outcome["state"], "reason": outcome["reason"], "stop": outcome["stop"]}
-        results |= {"prompt_tokens": outcome["prompt_tokens"] or None, "seconds": outcome["seconds"]}
-        samples = _samples(outcome["samples"], rows)
-        if kind.score is not None and results["state"] == "measured":
-            results |= kind.score(name, task, samples, rows)
+        say(f"{name}: {len(share.rows)} questions")
+
+        def ask() -> Outcome:
+            return carry_out(job, items_text, log_path=out_dir / "lm_eval.log", record_dir=record_dir)
+
+        outcome, results["under_load"] = _beside(background, out_dir / "load", ask)
+        samples = samples_of(outcome.samples, share.rows)
+    results |= answered(outcome)
+    if kind.score is not None and outcome.state == "measured":
+        results |= kind.score(name, task, samples, share.rows)
+    results |= scored(kind, samples, share.rows) if results["state"] == "measured" else {}
     results["errors"] = sum(sample["error"] is not None for sample in samples)
-    scores = [sample["score"] for sample in samples if sample["score"] is not None]
-    if results["state"] == "measured":
-        results |= {"n": len(scores), "score": sum(scores) / len(scores), "chance": _chance(kind, rows, samples)}
-    results["seconds"] = {**results["seconds"], "total": round(time.monotonic() - began, 3)}
+    results["asked_sha256"] = asked_sha256(results)
+    results["notes"] = list(notes(results, samples))
+    results["seconds"] = {**outcome.seconds, "total": round(time.monotonic() - began, 3)}
     write_bytes(out_dir / "samples.jsonl", "".join(json.dumps(one, allow_nan=False) + "\n" for one in samples).encode())
     write_json(out_dir / "results.json", results)
     return results
+
+
+def _beside(background: BackgroundLoad | None, folder: Path, ask: Callable[[], Outcome]) -> tuple[Outcome, Row | None]:
+    """Ask, beside a load where there is one; and what is known of the load."""
+    if background is None:
+        return ask(), None
+    try:
+        with background.running(folder) as rounds:
+            outcome = ask()
+    except LaunchError as error:
+        return Outcome(state="failed", reason=str(error)), None
+    return outcome, rounds.evidence(outcome.samples)
 
 
 def _share(task: Task, mode: str, asking: Asking) -> Share:
@@ -162,86 +173,3 @@ def _share(task: Task, mode: str, asking: Asking) -> Share:
     if len({row["item_id"] for row in rows}) != len(rows):
         raise ConfigError(f"item ids of {task.kind} are not unique in {task.data_dir or task.path or kind.hub}")
     return replace(share, rows=rows)
-
-
-def _ask(
-    task: Task,
-    mode: str,
-    backend: Backend,
-    base_url: str,
-    served_name: str,
-    model: Model,
-    context_tokens: int,
-    items_text: str,
-    out_dir: Path,
-    record_dir: Path | None,
-) -> dict[str, Any]:
-    """Run the worker; its `Outcome`, or a failed one when the process died."""
-    with tempfile.TemporaryDirectory(prefix="kvmark-lm-eval-") as scratch:
-        folder = Path(scratch)
-        (folder / "items.jsonl").write_text(items_text, encoding="utf-8")
-        job = {
-            "task_yaml": str(TASKS_DIR / f"{kind_of(task).modes[mode]}.yaml"),
-            "items_path": str(folder / "items.jsonl"),
-            "base_url": base_url.rstrip("/"),
-            "served_name": served_name,
-            "tokenizer": model.path,
-            "token_ids": backend.takes_token_ids,
-            "context_tokens": context_tokens,
-            "num_concurrent": task.num_concurrent,
-            "timeout_s": task.timeout_s,
-            "out_path": str(folder / "outcome.json"),
-        }
-        write_json(folder / "job.json", job)
-        root = Path(harness.__file__).parents[1]
-        env = {
-            **_WORKER_ENV,
-            "HF_DATASETS_CACHE": str(folder / "datasets"),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
-        }
-        argv = [sys.executable, "-m", "harness.accuracy.lm_eval_worker", str(folder / "job.json")]
-        log_path = out_dir / "lm_eval.log"
-        with guarded(argv, env=env, log_path=log_path, cwd=folder, record_dir=record_dir) as worker:
-            worker.wait()
-            reason = worker.exit_reason()
-        outcome_path = folder / "outcome.json"
-        if outcome_path.exists():
-            outcome: dict[str, Any] = read_json(outcome_path)
-            return outcome
-    return {
-        "state": "failed",
-        "reason": f"lm-eval {reason}: {log_tail(log_path, 3)}",
-        "samples": [],
-        "stop": [],
-        "prompt_tokens": {},
-        "seconds": {},
-    }
-
-
-def _samples(found: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The worker's samples in the schema of `samples.jsonl`."""
-    return [
-        {
-            "item_id": one["item_id"],
-            "document_id": one["document_id"],
-            "context_tokens": rows[one["index"]].get("context_tokens"),
-            "depth": rows[one["index"]].get("depth"),
-            "score": one["score"],
-            "answer": one["answer"],
-            "target": one["target"],
-            "choice_logprobs": one["choice_logprobs"],
-            "prompt_sha256": hashlib.sha256(one["prompt"].encode()).hexdigest(),
-            "error": one["error"],
-        }
-        for one in found
-    ]
-
-
-def _chance(kind: Kind, rows: list[dict[str, Any]], samples: list[dict[str, Any]]) -> float:
-    """What the best constant answer scores on these items (open questions: 0)."""
-    if kind.chance is not None:
-        return kind.chance(rows)
-    if not kind.choices:
-        return 0.0
-    most_common = Counter(sample["target"] for sample in samples).most_common(1)[0][1]
-    return max(1.0 / kind.choices, most_common / len(samples))

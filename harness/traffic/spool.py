@@ -165,6 +165,12 @@ def count_ended(path: Path, done: int = 0, at: int = 0) -> tuple[int, int]:
     return done, at
 
 
+def count_started(folder: Path) -> int:
+    """Requests that the client processes of a cell have begun to send."""
+    times = [np.fromfile(path, np.int64) for path in folder.glob("inflight-*.bin")]
+    return sum(int((one[1::2] > 0).sum()) for one in times)
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What is known of one request; all times are those of its process's own clock.

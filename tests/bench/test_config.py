@@ -152,6 +152,22 @@ def test_a_service_level_that_a_load_names_must_be_selected(overrides: list[str]
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        ("short-chat-ramp", ["isn't selected", "load=[short-chat,short-chat-ramp]"]),
+        ("nothing", ["is unknown", "sharegpt-long"]),
+    ],
+)
+def test_a_load_that_questions_are_asked_under_must_be_selected(load: str, words: list[str]) -> None:
+    task = ["load=[short-chat]", "accuracy=[retrieval-smoke]", "accuracy.retrieval-smoke.under_load"]
+    assert typed(compose_config([*task[:2], f"{task[2]}=short-chat"])).accuracy["retrieval-smoke"].under_load
+    with pytest.raises(ConfigError) as caught:
+        typed(compose_config([*task[:2], f"{task[2]}={load}"]))
+    for word in ("scenarios/accuracy/retrieval-smoke.yaml: under_load", f"'{load}'", *words):
+        assert word in str(caught.value)
+
+
 def load_with(*overrides: str) -> Load:
     """The long conversations, overridden as by a user."""
     config = typed(compose_config(normalise(["load=sharegpt-long", *overrides])))
