@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -48,10 +50,22 @@ def wrong(text: str) -> bool:
     return number(text[-300:]) % 3 == 0
 
 
+@cache
+def followers() -> dict[tuple[int, ...], int]:
+    """What follows four tokens in the text that prompts are cut from: a server that reads knows it by heart."""
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from harness.traffic.text import corpus
+
+    tokens = list(corpus(sys.argv[1]).tokens)
+    return {tuple(tokens[i - 4 : i]): tokens[i] for i in range(4, len(tokens))}
+
+
 def next_tokens(ids: list[int], top_k: int, faults: set[str]) -> list[tuple[int, float]]:
     """A distribution that depends on the whole prefix; a broken cache changes it, or only what lies late in it."""
     broken = "broken" in faults or ("late-broken" in faults and len(ids) >= LATE_FROM)
     start = number((ids[:-1], "broken") if broken else ids) % VOCAB
+    if "reads" in faults and not broken:
+        start = followers().get(tuple(ids[-4:]), start)
     return [((start + i) % VOCAB, -0.7 * (i + 1)) for i in range(top_k)]
 
 
