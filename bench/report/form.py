@@ -139,7 +139,9 @@ def verdict_line(analysis: Analysis, one: DeploymentResult, load: str) -> str:
     if one.state != "measured":
         return f"{one.state.upper()}: {one.reason}"
     if one.check_only:
-        return "output sound; checked only, no load" if one.output_check else "checked only, no load"
+        return (
+            f"output {one.output_check.state}; checked only, no load" if one.output_check else "checked only, no load"
+        )
     cell = one.cells.get(load)
     if cell is not None and cell.state != "measured":
         return f"{cell.state.upper()}: {cell.reason}"

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from bench.analysis.result import AccuracyComparison, Analysis, DeploymentResult, FidelityBand, FidelityResult
+from bench.analysis.result import (
+    AccuracyComparison,
+    Analysis,
+    DeploymentResult,
+    FidelityBand,
+    FidelityResult,
+    OutputCheckResult,
+)
 from bench.report import form
 
 Row = dict[str, str]
@@ -68,15 +75,24 @@ def output_checks(analysis: Analysis) -> Iterable[Row]:
             continue
         yield {
             "deployment": d.label,
-            "result": "output broken" if check.broken else "in doubt" if check.narrow else "sound",
+            "result": "output broken" if check.broken else check.state,
             "NLL, nats": form.number(check.nll) if check.nll is not None else form.NOT_MEASURED,
             "16-bit NLL": form.number(check.baseline_nll) if check.baseline_nll is not None else form.NOT_MEASURED,
+            "shift, 95 %": _shift(check),
             "most NLL above it": form.number(check.nll_band) if check.nll_band is not None else "–",
             "top-1 agreement": form.share(check.top1_agreement),
             "least agreement": form.share(check.top1_band) if check.top1_band is not None else "–",
             "KL, nats": form.number(check.kl) if check.kl is not None else form.NOT_MEASURED,
             "why": check.reason,
         }
+
+
+def _shift(check: OutputCheckResult) -> str:
+    if check.nll_shift_low is None or check.nll_shift_high is None:
+        return "–"
+    return (
+        f"[{form.signed(check.nll_shift_low, 3)}, {form.signed(check.nll_shift_high, 3)}], {check.positions} positions"
+    )
 
 
 def fidelity(analysis: Analysis) -> Iterable[Row]:
