@@ -675,14 +675,15 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     plain = asdict(analysis)
     for row, result in zip(plain["deployments"], analysis.deployments, strict=True):
         row["ranked"] = result.ranked
-    return dict(_plain(plain))
+    return dict(plain(plain))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of JSON: keys as text, infinite numbers as ``"inf"``, NaN as null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
