@@ -3,11 +3,13 @@
 What goes wrong is returned as text for the launch's errors and never raised; a full disk is.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from harness.accuracy import determinism, greedy
 from harness.accuracy.fidelity_options import FidelityOptions
+from harness.accuracy.patient_client import in_words
 from harness.backends.interface import Effect
 from harness.cell import Served
 from harness.files import read_json, write_json
@@ -69,6 +71,6 @@ def _add(folder: Path, key: str, found: dict[str, Any] | None) -> None:
     write_json(path, {"determinism": None, **record, key: found})
 
 
-def _errors(what: str, errors: list[str | None]) -> list[str]:
-    """Each different error once."""
-    return [f"{what}: {error}" for error in dict.fromkeys(error for error in errors if error)]
+def _errors(what: str, errors: Iterable[str | None]) -> list[str]:
+    words = in_words(errors)
+    return [f"{what}: {words}"] if words else []

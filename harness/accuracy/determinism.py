@@ -14,6 +14,7 @@ from harness.accuracy.completions import BadAnswer, ServerGone, complete
 from harness.accuracy.fidelity_options import FidelityOptions
 from harness.accuracy.greedy import continued
 from harness.accuracy.passages import passage, text_sha256
+from harness.accuracy.patient_client import PatientClient
 from harness.backends.interface import Backend, EngineState
 from harness.model import Model
 
@@ -66,17 +67,10 @@ def take(
         return None
     length = _prompt_tokens(options, context_tokens)
     prompts = [passage(model, length, seed=seed, stream=f"determinism-{i}") for i in range(PROMPTS)]
-    gone = threading.Event()
+    client = PatientClient(backend, base_url, served_name, timeout_s)
 
     def ask(ids: list[int]) -> dict[str, Any]:
-        if gone.is_set():
-            return {"token_ids": None, "text": None, "error": "the server was gone"}
-        try:
-            return {**continued(backend, base_url, served_name, ids, options.greedy_tokens, timeout_s), "error": None}
-        except BadAnswer as error:
-            if isinstance(error, ServerGone):
-                gone.set()
-            return {"token_ids": None, "text": None, "error": str(error)}
+        return continued(client, ids, options.greedy_tokens)
 
     records: list[dict[str, Any]] = [
         {"prompt_sha256": text_sha256(ids), "alone": [ask(ids) for _ in range(options.repeats)], "beside_others": []}

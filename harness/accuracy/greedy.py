@@ -6,10 +6,11 @@ where a continuation leaves the 16-bit launch's tells how soon.
 
 from typing import Any
 
-from harness.accuracy.completions import BadAnswer, ServerGone, complete, first_choice
+from harness.accuracy.completions import BadAnswer, first_choice
 from harness.accuracy.fidelity_options import FidelityOptions
 from harness.accuracy.forced_texts import forced_texts, lengths
 from harness.accuracy.passages import text_sha256
+from harness.accuracy.patient_client import PatientClient
 from harness.backends.interface import Backend
 from harness.model import Model
 
@@ -41,35 +42,32 @@ def take(
     if not places:
         return None
     texts = forced_texts(model, options, context_tokens, seed=seed)
-    gone: str | None = None
+    client = PatientClient(backend, base_url, served_name, timeout_s)
     prompts = []
     for text, length in places:
         ids = texts[text].ids[:length]
-        found: dict[str, Any] = {"token_ids": None, "text": None, "error": gone}
-        if gone is None:
-            try:
-                found |= continued(backend, base_url, served_name, ids, options.greedy_tokens, timeout_s)
-            except BadAnswer as error:
-                found["error"] = str(error)
-                gone = str(error) if isinstance(error, ServerGone) else None
-        prompts.append({"text_index": text, "position": length, "prompt_sha256": text_sha256(ids), **found})
+        answer = continued(client, ids, options.greedy_tokens)
+        prompts.append({"text_index": text, "position": length, "prompt_sha256": text_sha256(ids), **answer})
     return {"tokens": options.greedy_tokens, "prompts": prompts}
 
 
-def continued(
-    backend: Backend, base_url: str, served_name: str, ids: list[int], tokens: int, timeout_s: float
-) -> dict[str, Any]:
-    """The greedy continuation of one prompt: `token_ids` where the engine names them, else `text`."""
-    body = {"model": served_name, "prompt": ids, **backend.greedy_extras(tokens)}
-    answer = complete(base_url, body, timeout_s)
+def continued(client: PatientClient, ids: list[int], tokens: int) -> dict[str, Any]:
+    """The continuation of one prompt: `token_ids` where the engine names them, else `text`, or `error`."""
+    empty = {"token_ids": None, "text": None, "error": None}
     try:
-        found = backend.output_token_ids(answer)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise BadAnswer(f"no token ids in the answer ({error!r})") from error
+        body = {"prompt": ids, **client.backend.greedy_extras(tokens)}
+        return {**empty, **client.ask(body, lambda answer: _read(client.backend, answer))}
+    except BadAnswer as error:
+        return {**empty, "error": str(error)}
+
+
+def _read(backend: Backend, answer: dict[str, Any]) -> dict[str, Any]:
+    if (found := backend.output_token_ids(answer)) is not None:
+        return {"token_ids": found}
     text = first_choice(answer).get("text")
-    if found is None and not isinstance(text, str):
+    if not isinstance(text, str):
         raise BadAnswer("neither token ids nor text in the answer")
-    return {"token_ids": found, "text": None if found is not None else text}
+    return {"text": text}
 
 
 def _places(options: FidelityOptions, context_tokens: int) -> list[tuple[int, int]]:

@@ -5,14 +5,14 @@ each from the KV entries it stored before: a cache that stores garbage shows her
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from harness.accuracy.completions import BadAnswer, ServerGone, complete, echoed_logprobs, usable_logprob
+from harness.accuracy.completions import BadAnswer, echoed_logprobs, usable_logprob
 from harness.accuracy.fidelity_options import FidelityOptions
 from harness.accuracy.forced_texts import GRAINS, ForcedText, forced_texts, lengths
 from harness.accuracy.passages import passage, text_sha256
+from harness.accuracy.patient_client import GivenUp, PatientClient, in_words
 from harness.backends.interface import Backend, EngineState
 from harness.model import Model
 
@@ -20,7 +20,8 @@ SCHEMA_VERSION = 2
 TOP_K = 20
 """vLLM's default limit on log-probabilities a token."""
 ECHO_TOKENS = 1024
-_ERRORS_IN_A_ROW = 3
+
+_Row = tuple[list[int], list[float | None], int | None]
 
 
 def size(
@@ -72,10 +73,11 @@ def take(
         that is no number), and `error` says what happened.
     """
     texts = forced_texts(model, options or FidelityOptions(), context_tokens, seed=seed, prefix_reuse=prefix_reuse)
-    asking = _Asking(backend, base_url, served_name, timeout_s)
+    client = PatientClient(backend, base_url, served_name, timeout_s)
+    errors: list[str] = []
     before = _hits(state)
-    records = [_forced(asking, text, model.shape.vocab) for text in texts]
-    after = _hits(state) if asking.goes_on else None
+    records = [_forced(client, text, model.shape.vocab, errors) for text in texts]
+    after = None if client.gave_up else _hits(state)
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "texts": records,
@@ -83,74 +85,42 @@ def take(
         "prefix_hits": None if before is None or after is None else {"before": before, "after": after},
         "error": None,
     }
-    if backend.reads_echo and asking.goes_on:
+    if backend.reads_echo and not client.gave_up:
         echo_ids = passage(model, min(ECHO_TOKENS, context_tokens - 2), seed=seed, stream="echo")
         try:
-            record["echo"] = _echo(asking, echo_ids)
+            record["echo"] = _echo(client, echo_ids)
         except BadAnswer as error:
-            asking.errors.append(f"echo: {error}")
-    if errors := asking.errors:
-        record["error"] = "; ".join(errors[:3]) + (f"; and {len(errors) - 3} more" if len(errors) > 3 else "")
+            errors.append(f"echo: {error}")
+    record["error"] = in_words(errors)
     return record
 
 
-@dataclass
-class _Asking:
-    """Requests to one server; it is given up when it is gone, or fails several times in a row."""
-
-    backend: Backend
-    base_url: str
-    served_name: str
-    timeout_s: float
-    errors: list[str] = field(default_factory=list)
-    in_a_row: int = 0
-
-    @property
-    def goes_on(self) -> bool:
-        return self.in_a_row < _ERRORS_IN_A_ROW
-
-    def post(self, body: dict[str, Any]) -> dict[str, Any]:
-        head = {"model": self.served_name, "temperature": 0.0}
-        return complete(self.base_url, {**head, **body}, self.timeout_s)
-
-    def failed(self, error: BadAnswer, where: str) -> None:
-        self.errors.append(f"{where}: {error}")
-        self.in_a_row = _ERRORS_IN_A_ROW if isinstance(error, ServerGone) else self.in_a_row + 1
-
-
-def _forced(asking: _Asking, text: ForcedText, vocab: int) -> dict[str, Any]:
+def _forced(client: PatientClient, text: ForcedText, vocab: int, errors: list[str]) -> dict[str, Any]:
     """One text's record: its next-token distributions, and how much of each prefix came from the cache."""
-    record: dict[str, Any] = {
+    rows: list[_Row] = []
+    extras = {"max_tokens": 1, **client.backend.next_token_extras(TOP_K)}
+    for position in text.positions:
+        try:
+            body = {"prompt": text.ids[:position], **extras}
+            rows.append(client.ask(body, lambda answer: _read(client.backend, answer)))
+        except BadAnswer as error:
+            rows.append(([], [], None))
+            if not isinstance(error, GivenUp):
+                errors.append(f"after {position} tokens: {error}")
+    return {
         "text_sha256": text_sha256(text.ids),
         "top_k": TOP_K,
         "vocab": vocab,
         "positions": text.positions,
         "next_token_ids": [text.ids[position] for position in text.positions],
-        "top_token_ids": [],
-        "top_logprobs": [],
-        "cached_tokens": [],
+        "top_token_ids": [ids for ids, _, _ in rows],
+        "top_logprobs": [logprobs for _, logprobs, _ in rows],
+        "cached_tokens": [cached for _, _, cached in rows],
     }
-    extras = {"max_tokens": 1, **asking.backend.next_token_extras(TOP_K)}
-    for position in text.positions:
-        ids: list[int] = []
-        logprobs: list[float | None] = []
-        cached: int | None = None
-        if asking.goes_on:
-            try:
-                answer = asking.post({"prompt": text.ids[:position], **extras})
-                ids, logprobs = _read(asking.backend, answer)
-                cached = asking.backend.cached_tokens(answer)
-                asking.in_a_row = 0
-            except BadAnswer as error:
-                asking.failed(error, f"after {position} tokens")
-        record["top_token_ids"].append(ids)
-        record["top_logprobs"].append(logprobs)
-        record["cached_tokens"].append(cached)
-    return record
 
 
-def _read(backend: Backend, answer: dict[str, Any]) -> tuple[list[int], list[float | None]]:
-    """Top-k tokens and log-probabilities; values that are no log-probabilities become None."""
+def _read(backend: Backend, answer: dict[str, Any]) -> _Row:
+    """Top-k tokens, log-probabilities (None for what can't be one), and tokens that came from the cache."""
     try:
         token = backend.next_token(answer)
         ids = [int(one) for one in token.token_ids]
@@ -159,7 +129,7 @@ def _read(backend: Backend, answer: dict[str, Any]) -> tuple[list[int], list[flo
         raise BadAnswer(f"no log-probabilities in the answer ({error!r})") from error
     if not ids or len(ids) != len(logprobs):
         raise BadAnswer("no log-probabilities in the answer")
-    return ids, logprobs
+    return ids, logprobs, backend.cached_tokens(answer)
 
 
 def _hits(state: Callable[[], EngineState]) -> float | None:
@@ -169,7 +139,7 @@ def _hits(state: Callable[[], EngineState]) -> float | None:
         return None
 
 
-def _echo(asking: _Asking, ids: list[int]) -> dict[str, Any]:
-    answer = asking.post({"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 1})
-    logprobs = echoed_logprobs(answer, len(ids), generated_tokens=0)
+def _echo(client: PatientClient, ids: list[int]) -> dict[str, Any]:
+    body = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 1}
+    logprobs = client.ask(body, lambda answer: echoed_logprobs(answer, len(ids), generated_tokens=0))
     return {"tokens": len(logprobs), "nll": -fmean(logprobs)}

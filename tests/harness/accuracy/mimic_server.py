@@ -36,13 +36,35 @@ def number(text: object) -> int:
     return int(hashlib.sha256(str(text).encode()).hexdigest()[:8], 16)
 
 
+ASKED = {
+    r"special magic numbers(?:: | of )(\w+)": r"number: {key} (\d+)",
+    r"special magic number(?:: | of )(\w+)": r"number: {key} (\d+),",
+    r"\{\"([^\"]+)\":$|of the key \"([^\"]+)\"": r"\"{key}\": \"([^\"]+)\"",
+    r"In which town did (.+) grow up|Where did (.+) settle|Under whom did (.+) study": r"{key} {verb} (\w+)",
+}
+VERBS = {"In": "grew up in", "Where": "settled in", "Under": "studied under"}
+
+
 def hidden(text: str) -> str:
-    """The right answer: a needle's number, or the last `[key: …]`."""
-    if asked := re.search(r"number: (\w+)$", text):
-        found = re.search(rf"number: {asked[1]} (\d+),", text)
-        return f" {found[1]}" if found else " 1"
+    """The right answer: what the document says about what is asked at its end, or the last `[key: …]`."""
+    document, _, question = text.rpartition("\n\n")
+    if asked := re.search(r"VAR (\w+) = VAR$|Trace variable (\w+)", question):
+        return " " + ", ".join(traced(document, asked[1] or asked[2]))
+    for form, place in ASKED.items():
+        if asked := re.search(form, question, re.IGNORECASE):
+            key = next(filter(None, asked.groups()))
+            found = re.findall(place.format(key=re.escape(key), verb=VERBS.get(asked[0].split()[0])), document)
+            return " " + ", ".join(dict.fromkeys(found)) if found else " 1"
     keys = re.findall(r"\[key: (.+?)\]", text)
     return f" {keys[-1]}" if keys else " nothing"
+
+
+def traced(document: str, variable: str) -> list[str]:
+    """Where a variable's value comes from, link by link."""
+    found: list[str] = []
+    while link := re.search(rf"VAR {variable} = (?:VAR )?(\w+)\.", document):
+        found.append(variable := link[1])
+    return found
 
 
 def wrong(text: str) -> bool:
@@ -136,7 +158,7 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
         choice["logprobs"] = {"token_logprobs": values, "top_logprobs": [{} for _ in values]}
     elif body.get("ignore_eos"):
         found = generated(ids, body["max_tokens"], faults)
-        choice |= {"text": TOKENIZER.decode(found), "token_ids": found}
+        choice |= {"text": TOKENIZER.decode(found), **({} if "no-tokens" in faults else {"token_ids": found})}
         if body.get("logprobs"):
             choice["logprobs"] = {"content": [{"id": token, "logprob": -0.5} for token in found]}
     elif body.get("logprobs") and "no-logprobs" not in faults:

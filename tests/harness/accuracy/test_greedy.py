@@ -75,6 +75,20 @@ def test_a_dead_server_is_asked_once(model: Model) -> None:
     assert all("connection broke" in one["error"] for one in prompts)
 
 
+def test_a_server_that_hangs_is_given_up_after_three_waits(server: MimicServer, model: Model) -> None:
+    options = FidelityOptions(texts=2, positions=12, greedy_prompts=5, greedy_tokens=7)
+    where = (backend_class("vllm")(), server.url("silent"), "m", model)
+    found = greedy.take(*where, context_tokens=640, seed=3, options=options, timeout_s=0.05)
+    assert found is not None
+    errors = [one["error"] for one in found["prompts"]]
+    assert ["given up" in error for error in errors] == [False] * 3 + [True] * 2
+
+
+def test_an_answer_without_tokens_is_an_error(server: MimicServer, model: Model) -> None:
+    prompts = taken(server, model, "no-tokens")["prompts"]
+    assert all("lacks" in one["error"] for one in prompts)
+
+
 def test_no_prompts_no_record_and_prompts_leave_room_for_the_answer(server: MimicServer, model: Model) -> None:
     none = FidelityOptions(greedy_prompts=0)
     where = (backend_class("vllm")(), server.url(), "m", model)
