@@ -15,6 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # helpers that lie beside the te
 from mimic import MimicServer
 
 
+CHAT_TEMPLATE = (
+    "<|begin|>{% for message in messages %}<|turn|>{{ message['role'] }}\n{{ message['content'] }}<|stop|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% if terse %}Briefly: {% endif %}{% endif %}"
+)
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A model that is only a tokenizer: byte-level BPE, learned from the corpus itself."""
@@ -28,9 +34,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
         show_progress=False,
     )
     tokenizer.train_from_iterator([topics["assert"], topics["class"], topics["for"]], trainer)
+    tokenizer.add_special_tokens(["<|begin|>", "<|turn|>", "<|stop|>"])
     folder = tmp_path_factory.mktemp("model")
     tokenizer.save(str(folder / "tokenizer.json"))
-    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "bos_token": "<|begin|>"}
+    kind["chat_template"] = CHAT_TEMPLATE
     (folder / "tokenizer_config.json").write_text(json.dumps(kind))
     return Model("tiny", ModelShape(vocab=tokenizer.get_vocab_size()), str(folder), None, "", "")
 
@@ -72,6 +80,15 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "boolq_val": [
             {"id": f"b/{i}", "passage": f"T {i // 2}.", "question": f"{i} [key: {word}]", "label": int(word == "yes")}
             for i, word in enumerate(["yes", "no", "no"] * 4)
+        ],
+        "kv75": [
+            {
+                "id": f"k/{i}",
+                "records": json.dumps({f"{n * 37 % 64:06x}": f"{n * 1009:08x}" for n in range(12)}),
+                "key": f"{i * 37 % 64:06x}",
+                "value": f"{i * 1009:08x}",
+            }
+            for i in range(12)
         ],
         "humaneval": [
             {
