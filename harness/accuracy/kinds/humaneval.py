@@ -1,38 +1,75 @@
-"""HumanEval (Chen et al., 2021, arXiv:2107.03374): functions to write, scored by running their tests."""
+"""HumanEval (Chen et al., 2021, arXiv:2107.03374): functions to write, scored by running their tests in a sandbox."""
 
 from collections.abc import Sequence
 
 from harness.accuracy import data_set
-from harness.accuracy.code_execution import passes
+from harness.accuracy.code.answers import program
+from harness.accuracy.code.judge import SandboxFailed, judged
 from harness.accuracy.data_files import TEXT
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.sandbox.available import NoSandbox, sandbox
+from harness.accuracy.sandbox.process import NONE, Sandbox
 from harness.accuracy.task import Task
+
+_AS_CHAT = (
+    "Complete the Python function below. Answer with the whole function, its imports included, in one code block and "
+    "nothing else.\n\n```python\n{prompt}```"
+)
 
 
 def share(task: Task, asking: Asking) -> Share:
     """The block's problems."""
     rows = data_set.from_folder(task, KIND)[0] if task.data_dir is not None else data_set.from_hub(KIND, None, "test")
-    keys = ("prompt", "test", "entry_point")
-    found = [
-        {"item_id": row["task_id"], "document_id": row["task_id"], **{key: row[key] for key in keys}} for row in rows
-    ]
-    return data_set.divided(found, task, asking)
+    return data_set.divided([_row(row, asking.chat is not None) for row in rows], task, asking)
+
+
+def _row(row: Row, chat: bool) -> Row:
+    text = row["prompt"]
+    return {
+        "item_id": row["task_id"],
+        "document_id": row["task_id"],
+        "text": _AS_CHAT.format(prompt=text if text.endswith("\n") else f"{text}\n") if chat else text,
+        **{key: row[key] for key in ("prompt", "test", "entry_point")},
+    }
 
 
 def score(name: str, task: Task, samples: Sequence[Row], rows: Sequence[Row]) -> Row:
-    """Score generated functions by running them, if the user allows it; what changes in the results."""
-    if not task.allow_unsandboxed_code:
+    """Score generated functions by running their tests; what changes in the results."""
+    found = _sandbox(task)
+    if not isinstance(found, Sandbox):
         return {
             "state": "unsupported",
-            "reason": "scoring would run code that the model wrote, on this machine and without a sandbox; the answers "
-            f"are kept in samples.jsonl. To score: accuracy.{name}.allow_unsandboxed_code=true",
+            "sandbox": None,
+            "reason": "scoring would run code that the model wrote, and this machine has no sandbox for it "
+            f"({found}); the answers are kept in samples.jsonl. Install bubblewrap, or, at your own risk: "
+            f"accuracy.{name}.allow_unsandboxed_code=true",
         }
-    for sample, row in zip(samples, rows, strict=True):
-        if sample["error"] is None:
-            sample["score"] = float(passes(row["prompt"] + sample["answer"], row["test"], row["entry_point"]))
-        else:
-            sample["score"] = 0.0
-    return {}
+    try:
+        for sample, row in zip(samples, rows, strict=True):
+            _score_one(found, task, sample, row)
+    except SandboxFailed as error:
+        return {"state": "failed", "sandbox": found.name, "reason": str(error)}
+    return {"sandbox": found.name}
+
+
+def _sandbox(task: Task) -> Sandbox | NoSandbox:
+    try:
+        return sandbox()
+    except NoSandbox as error:
+        return NONE if task.allow_unsandboxed_code else error
+
+
+def _score_one(found: Sandbox, task: Task, sample: Row, row: Row) -> None:
+    """A question without an answer is wrong; one whose test can't be judged has no score."""
+    if sample["error"] is not None:
+        sample["score"] = 0.0
+        return
+    name = row["entry_point"]
+    code = program(row["prompt"], sample["answer"], name, chat=task.prompt == "chat")
+    verdict = judged(found, prompt=row["prompt"], program=code, test=row["test"], entry_point=name)
+    if verdict.passed is None:
+        sample["error"] = f"not judged: {verdict.why}"
+    sample["score"] = None if verdict.passed is None else float(verdict.passed)
 
 
 def check(task: Task, context_tokens: int) -> None:

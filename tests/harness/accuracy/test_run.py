@@ -14,6 +14,7 @@ import pytest
 from mimic import MimicServer
 
 from harness.accuracy import Task, run_task
+from harness.accuracy.sandbox.available import probed
 from harness.backends import backend_class
 from harness.model import Model
 
@@ -110,15 +111,18 @@ def test_a_killed_lm_eval_is_a_failed_task_with_its_reason(server: MimicServer, 
     assert "SIGKILL" in results["reason"]
 
 
-def test_code_is_kept_and_scored_only_when_allowed(
-    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("prompt", ["completion", "chat"])
+def test_code_is_scored_in_a_sandbox_or_kept_where_there_is_none(
+    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path, prompt: str
 ) -> None:
-    refused = ran(server, model, tmp_path / "humaneval", Task(kind="humaneval", data_dir=str(data_dir)))
-    assert (refused["state"], refused["score"]) == ("unsupported", None)
-    assert "accuracy.humaneval.allow_unsandboxed_code=true" in refused["reason"]
+    task = Task(kind="humaneval", data_dir=str(data_dir), prompt=prompt)
+    results = ran(server, model, tmp_path / "humaneval", task)
     assert all("return a + b" in sample["answer"] for sample in samples_of(tmp_path / "humaneval"))
-    allowed = Task(kind="humaneval", data_dir=str(data_dir), allow_unsandboxed_code=True)
-    assert ran(server, model, tmp_path / "allowed", allowed)["score"] == 0.5
+    if working := [one.name for one, problem in probed() if problem is None]:
+        assert (results["state"], results["score"], results["sandbox"]) == ("measured", 0.5, working[0])
+    else:
+        assert (results["state"], results["score"], results["sandbox"]) == ("unsupported", None, None)
+        assert "accuracy.humaneval.allow_unsandboxed_code=true" in results["reason"]
 
 
 def test_every_key_that_is_written_is_described(
