@@ -672,10 +672,10 @@ def shortened(text: str, most: int = 60) -> str:
 
 def to_json(analysis: Analysis) -> dict[str, Any]:
     """The analysis as plain JSON values; infinite numbers become ``"inf"``."""
-    plain = asdict(analysis)
-    for row, result in zip(plain["deployments"], analysis.deployments, strict=True):
+    whole = asdict(analysis)
+    for row, result in zip(whole["deployments"], analysis.deployments, strict=True):
         row["ranked"] = result.ranked
-    return dict(plain(plain))
+    return dict(plain(whole))
 
 
 def plain(value: Any) -> Any:
