@@ -1,13 +1,18 @@
 """Fidelity: hand-made records whose numbers are known, and what can't be compared."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.analysis import analyse
 from bench.analysis.fidelity import fidelity
 from bench.analysis.load import LaunchRecord
 from bench.analysis.result import FidelityResult
+from tests.bench.run_folder import build
+from tests.bench.runs import BASE, FP8, LLAMA, five
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 SAME, SWAPPED = ([1, 2], [HALF, QUARTER]), ([2, 1], [HALF, QUARTER])
@@ -165,3 +170,29 @@ def test_greedy_prompts_that_failed_or_are_others_are_left_out() -> None:
 def test_no_greedy_record_no_numbers() -> None:
     result = found([launch("x", check_record([SAME] * 6))], [A])
     assert (result.greedy_prompts, result.identical_outputs, result.divergence_tokens_median) == (0, None, None)
+
+
+def test_a_run_s_folder_is_read_in_both_versions(tmp_path: Path) -> None:
+    the_plan, launches = five(blocks=2)
+    second = check_record([SAME] * 6)
+    launches[0, BASE, 1].output_check = launches[0, BASE, 2].output_check = second
+    launches[0, FP8, 1].output_check = check_record([SAME] * 4 + [SWAPPED] * 2)
+    run_dir = build(tmp_path, the_plan, launches)
+    answers = [{"token_ids": [1, 2], "text": None, "error": None}] * 2
+    prompts = [{"prompt_sha256": "p", "alone": answers, "beside_others": answers}]
+    once = {"tokens": 2, "repeats": 2, "beside": 3, "prompts": prompts}
+    for name, said in ((BASE, [1, 2]), (BASE + "+A2", [1, 2]), (FP8, [1, 3])):
+        path = run_dir / "blocks" / "0" / name / "fidelity.json"
+        path.write_text(json.dumps({**greedy(said, tokens=2), "determinism": once}))
+    results = {one.id: one for one in analyse(run_dir).deployments}
+    base, fp8 = results[BASE].fidelity, results[FP8].fidelity
+    assert base is not None and fp8 is not None
+    assert (base.is_floor, base.identical_outputs, base.blocks) == (True, 1.0, 2)
+    assert (fp8.is_floor, fp8.identical_outputs, fp8.baseline) == (False, 0.0, BASE)
+    assert fp8.bands[0].positions == 6 + 20  # block 1 holds another text, of version 1
+    assert fp8.cache_hits_verified  # by block 0 alone: version 1 tells of no hits here
+    determinism = results[FP8].determinism
+    assert determinism is not None
+    assert (determinism.identical_alone, determinism.identical_under_load, determinism.beside) == (1.0, 1.0, 3)
+    assert results[LLAMA].fidelity is None  # launched once a block: no floor
+    assert results[LLAMA].determinism is None
