@@ -16,10 +16,15 @@ from harness.model import Model
 
 
 def size(options: FidelityOptions, context_tokens: int, *, prefix_reuse: bool = True) -> tuple[int, int, int]:
-    """Tokens to prefill (at least, where prompts lie in the cache), tokens to generate, and requests."""
+    """Tokens to prefill, tokens to generate, and requests.
+
+    With prefix reuse the deep text is still cached; the others' longest prompts are where the engine keeps one only.
+    """
     places = _places(options, context_tokens)
-    output = options.greedy_tokens * len(places)
-    return (0 if prefix_reuse else sum(length for _, length in places)), output, len(places)
+    read = [length for _, length in places]
+    if prefix_reuse:
+        read = [max(n for t, n in places if t == text) for text in {text for text, _ in places} - {0}]
+    return sum(read), options.greedy_tokens * len(places), len(places)
 
 
 def take(

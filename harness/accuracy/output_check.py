@@ -76,7 +76,8 @@ def take(
     client = PatientClient(backend, base_url, served_name, timeout_s)
     errors: list[str] = []
     before = _hits(state)
-    records = [_forced(client, text, model.shape.vocab, errors) for text in texts]
+    # the deep text last: an engine that keeps one prompt still has it when greedy continuations begin there
+    records = [_forced(client, text, model.shape.vocab, errors) for text in reversed(texts)][::-1]
     after = None if client.gave_up else _hits(state)
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,

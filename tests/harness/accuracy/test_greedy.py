@@ -99,5 +99,5 @@ def test_no_prompts_no_record_and_prompts_leave_room_for_the_answer(server: Mimi
     assert found is not None
     assert found["prompts"]
     assert all(one["position"] + 100 <= 640 for one in found["prompts"])
-    assert greedy.size(OPTIONS, 640) == (0, 21, 3)
-    assert greedy.size(OPTIONS, 640, prefix_reuse=False)[0] > 0
+    assert greedy.size(OPTIONS, 640) == (515, 21, 3)
+    assert greedy.size(OPTIONS, 640, prefix_reuse=False) == (515 + 386 + 515, 21, 3)

@@ -51,7 +51,7 @@ def test_prompts_are_growing_prefixes_of_each_text_sent_in_order(server: MimicSe
     asked = [one["body"] for one in server.seen("sound+growing")]
     steps = [body for body in asked if not body.get("echo")]
     positions = [text["positions"] for text in record["texts"]]
-    assert [body["prompt"] for body in steps] == positions[0] + positions[1]
+    assert [body["prompt"] for body in steps] == positions[1] + positions[0]  # the deep one last
     assert positions == [sorted(found) for found in positions]
     assert {(body["max_tokens"], body["temperature"]) for body in steps} == {(1, 0.0)}
 
@@ -110,9 +110,9 @@ def test_bad_answers_end_in_error_with_all_positions_there(
 def test_a_server_that_dies_in_the_middle_leaves_what_it_answered(server: MimicServer, model: Model) -> None:
     record = taken(server, model, faults="dies", engine="llama-cpp")
     assert "connection broke" in record["error"]
-    first, second = record["texts"]
-    assert [bool(ids) for ids in first["top_token_ids"]] == [True] * 10 + [False] * 2
-    assert second["top_token_ids"] == [[]] * 12
+    deep, short = record["texts"]
+    assert [bool(ids) for ids in short["top_token_ids"]] == [True] * 10 + [False] * 2
+    assert deep["top_token_ids"] == [[]] * 12
     assert record["prefix_hits"] is None
 
 
