@@ -10,6 +10,9 @@ from harness.model import Model
 
 GENERATED: dict[str, dict[str, Any]] = {
     "retrieval": {"context_tokens": 500, "documents": 3, "questions": 6},
+    "multi-needle": {"context_tokens": 900, "documents": 4, "questions": 4, "needles": 3},
+    "variable-tracking": {"context_tokens": 900, "documents": 4, "questions": 4, "hops": 2},
+    "document-qa": {"context_tokens": 2000, "documents": 4, "questions": 4},
 }
 """Keys of the kinds that generate their questions."""
 

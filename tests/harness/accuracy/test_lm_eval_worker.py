@@ -76,10 +76,10 @@ def test_a_faulty_server_gets_a_reason_and_no_score(
 
 
 def test_a_prompt_longer_than_the_context_is_refused_not_cut(ask: Any) -> None:
-    outcome = ask("retrieval", "generation", context_tokens=507)
+    outcome = ask("retrieval", "generation", context_tokens=531)
     assert outcome.state == "unsupported"
     assert "nothing is truncated" in outcome.reason
-    assert ask("retrieval", "generation", context_tokens=508).state == "measured"
+    assert ask("retrieval", "generation", context_tokens=532).state == "measured"
 
 
 def test_questions_without_an_answer_count_as_wrong(ask: Any) -> None:

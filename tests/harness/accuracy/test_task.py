@@ -52,11 +52,11 @@ def test_the_hub_is_refused_before_launch_when_offline(monkeypatch: pytest.Monke
 
 
 def test_retrieval_must_fit_the_context_with_its_answer() -> None:
-    check_task("t", Task(context_tokens=1000), context_tokens=1008)
+    check_task("t", Task(context_tokens=1000), context_tokens=1032)
     with pytest.raises(ConfigError, match=r"accuracy\.t\.context_tokens.*up to 999"):
-        check_task("t", Task(context_tokens=1000), context_tokens=1007)
+        check_task("t", Task(context_tokens=1000), context_tokens=1031)
     with pytest.raises(ConfigError, match="needs its prompts' length"):
-        check_task("t", Task(), context_tokens=1007)
+        check_task("t", Task(), context_tokens=1031)
 
 
 @pytest.mark.parametrize("kind", kinds())

@@ -1,0 +1,78 @@
+"""Multi-needle retrieval: each question asks for all values of one key (RULER's multi-value task).
+
+Hsieh et al., 2024, arXiv:2404.06654. The needles of a key lie within one stretch of the haystack, so that scores can be
+told by depth. A score is the share of the values that the answer names, 0 to 1; naming every number in sight earns
+nothing, since only as many count as were asked for. Graded scores are paired and averaged as others are, with intervals
+from the differences themselves; where right and wrong are counted (flips, McNemar's test) they have no part.
+"""
+
+from harness.accuracy.haystack import (
+    Blank,
+    Question,
+    check_lengths,
+    depth_of,
+    digits,
+    evenly_long,
+    fitted,
+    generated,
+    rows_of,
+    size_of,
+    spread,
+    with_needles,
+)
+from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.kinds.retrieval import CITIES, NEEDLE
+from harness.accuracy.straw import words
+from harness.accuracy.task import Task
+
+COMPLETION = "\n\nSpecial magic numbers: {city}"
+CHAT = (
+    "\n\nThe text has {count} special magic numbers of {city}. What are they? Answer with the numbers only, "
+    "separated by commas."
+)
+
+
+def question(task: Task, asking: Asking, city: str) -> str:
+    """What is appended to the haystack."""
+    return (CHAT if asking.chat else COMPLETION).format(city=city, count=task.needles)
+
+
+def document(task: Task, asking: Asking, blank: Blank) -> list[Row]:
+    """The questions on one haystack."""
+    rng, count = blank.rng, task.questions * task.needles
+    cities = evenly_long(asking, rng, CITIES, lambda city: question(task, asking, city), task.questions)
+    numbers = digits(rng, count)
+    owners = [city for city in cities for _ in range(task.needles)]
+    needles = [NEEDLE.format(city=city, number=number) for city, number in zip(owners, numbers, strict=True)]
+    depths = spread(rng, count)
+    straw = words(rng, blank.tokens)
+    asked = [question(task, asking, city) for city in cities]
+
+    def write(taken: int, filler: str) -> str:
+        return with_needles(straw[:taken], needles, depths, filler)
+
+    haystack = fitted(asking, write, len(straw), asked, blank.tokens)
+    found = []
+    for index, (city, text) in enumerate(zip(cities, asked, strict=True)):
+        own = slice(index * task.needles, (index + 1) * task.needles)
+        middle = sum(depth_of(haystack, needle) for needle in needles[own]) / task.needles
+        found.append(Question(city, text, tuple(numbers[own]), round(middle, 4)))
+    return rows_of(asking, blank.document_id, haystack, found)
+
+
+def share(task: Task, asking: Asking) -> Share:
+    """The block's questions, made from its seed."""
+    return Share(generated(task, asking, document))
+
+
+def check(task: Task, context_tokens: int) -> None:
+    """Raise `ConfigError` where prompts and answers don't fit the servers."""
+    check_lengths(task, context_tokens)
+
+
+def size(task: Task) -> Size:
+    """How much a block asks."""
+    return size_of(task)
+
+
+KIND = Kind(modes={"generation": "multi_needle"}, share=share, check=check, size=size, output_tokens=64)
