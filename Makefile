@@ -17,7 +17,7 @@ overrides = $(if $(SCENARIO),scenario='$(SCENARIO)') $(call axis,BACKEND,backend
 # `exec`: a signal meets the program itself, once. make's own variables mean nothing to an engine that compiles.
 run = exec env -u PYTHONOPTIMIZE -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/python
 
-.PHONY: help setup bench plan report jmeter test test-e2e lint
+.PHONY: help setup bench plan report compare reproduce jmeter test test-e2e lint
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +36,12 @@ plan: setup  ## what a scenario would do: launches, memory, time, smallest visib
 
 report: setup  ## rebuild tables and HTML of a run: RUN=results/<scenario>/<run>
 	@$(run) -m bench report '$(RUN)' $(ARGS)
+
+compare: setup  ## two runs, or deployments of runs: A=results/<scenario>/<run>[:<deployment>] B=…
+	@$(run) -m bench compare a='$(A)' b='$(B)' $(ARGS)
+
+reproduce: setup  ## measure a run again, from its folder, and say which of its numbers came back: RUN=…
+	@$(run) -m bench reproduce '$(RUN)' $(ARGS)
 
 jmeter: setup  ## a load as a plan for Apache JMeter: LOAD=<load> MODEL=<model> OUT=<folder>
 	@$(run) -m bench jmeter $(overrides) out='$(or $(OUT),jmeter)'

@@ -1,4 +1,4 @@
-"""The command line: `python -m bench [run|plan|report|jmeter] key=value …`, on Hydra's override grammar.
+"""The command line: `python -m bench [run|plan|report|compare|jmeter] key=value …`, on Hydra's override grammar.
 
 `run` (the default) plans, prepares, measures block by block as Hydra jobs, analyses and reports. Only the block index
 is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
@@ -18,10 +18,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from bench import calibration, store
+from bench import calibration, compare_view, store
 from bench import jmeter as jmeter_plan
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
+from bench.arguments import options
+from bench.compare_runs import compare_runs
 from bench.config import (
     CONFIG_FILE,
     SCENARIOS,
@@ -39,6 +41,7 @@ from bench.planner import make_plan
 from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
 from bench.report import render_terminal, write
 from bench.run import Prepared, exclusive_node, prepare, run_block
+from bench.sides import named
 from bench.until import extend, most_blocks
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
 from harness.files import read_json, sha256_of, sha256_of_files, write_bytes, write_json
@@ -85,19 +88,40 @@ def run(arguments: list[str]) -> int:
             f"options are written key=value; not understood: {' '.join(a for a in arguments if a[0] == '-')}"
         )
     overrides, config = resolve(arguments)
-    say = _say()
     machine = hardware()
-    hardware_sha256 = store.hardware_sha256(machine)
-    plan = make_plan(config, calibration.load(hardware_sha256), [gpu["memory_bytes"] for gpu in machine["gpus"]])
+    known = calibration.load(store.hardware_sha256(machine))
+    plan = make_plan(config, known, [gpu["memory_bytes"] for gpu in machine["gpus"]])
+    code, _ = _carry_out(overrides, config, plan, machine)
+    return code
+
+
+def _carry_out(
+    overrides: list[str],
+    config: Config,
+    plan: Plan,
+    machine: dict[str, Any],
+    reproduces: dict[str, Any] | None = None,
+) -> tuple[int, Path]:
+    """Prepare, measure, analyse and report; the exit code, and the run's folder.
+
+    A run that `reproduces` another one is never taken for an ordinary one, and gets no blocks beyond its plan's.
+    """
+    say = _say()
     print_plan(_console(), plan, config)
     results = Path(config.results_dir).resolve()
     store.need_room(Path(config.reports_dir).resolve(), REPORT_BYTES, "reports_dir")
-    store.need_room(results, replace(plan, blocks=most_blocks(config.scenario)).disk_bytes())
+    most = plan.blocks if reproduces else most_blocks(config.scenario)
+    store.need_room(results, replace(plan, blocks=most).disk_bytes())
     with exclusive_node():  # a busy machine is refused before a folder is made
         for manifest in results.glob("*/*/manifest.json"):
             sweep(manifest.parent, say)
         prepared = prepare(config, plan, say)
-    identity = store.Identity(_config_sha256(config), store.code_sha256(), hardware_sha256, prepared.engines_sha256())
+    identity = store.Identity(
+        _config_sha256(config) if reproduces is None else sha256_of((_config_sha256(config), plan.blocks, reproduces)),
+        store.code_sha256(),
+        store.hardware_sha256(machine),
+        prepared.engines_sha256(),
+    )
     with store.open_run(results, config.scenario_name, identity) as (folder, resumed):
         if resumed:
             say(f"resuming {folder}: an incomplete run of equal configuration, hardware, engines and code")
@@ -106,22 +130,23 @@ def run(arguments: list[str]) -> int:
                 say("it goes on by the plan that it began with:")
                 print_plan(_console(), begun, config)
         else:
-            _write_run(folder, config, plan, prepared, identity, machine)
+            _write_run(folder, config, plan, prepared, identity, machine, reproduces)
         try:
             measured = [*overrides, f"run_dir={quoted(str(folder))}"]
             _measure(measured)
-            extend(folder, config, lambda block: _measure([*measured, f"hydra.sweeper.params={{+block:{block}}}"]))
+            if reproduces is None:
+                extend(folder, config, lambda block: _measure([*measured, f"hydra.sweeper.params={{+block:{block}}}"]))
         except Abort as abort:
             _incomplete(folder)
             raise abort.error from abort
         except KeyboardInterrupt:
             _incomplete(folder)
             print(f"interrupted: {folder} is incomplete; the same command resumes it", file=sys.stderr)
-            return EXIT_INTERRUPTED
+            return EXIT_INTERRUPTED, folder
         except BaseException:
             _incomplete(folder)
             raise
-        return _finish(folder, config)
+        return _finish(folder, config), folder
 
 
 def plan(arguments: list[str]) -> int:
@@ -145,6 +170,17 @@ def report(arguments: list[str]) -> int:
         raise ConfigError(f"report: unknown key {', '.join(sorted(unknown))}; allowed: reports_dir")
     _report(Path(folders[0]).resolve(), Path(options.get("reports_dir", "reports")).resolve())
     return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """Two runs, or deployments of runs: `compare A B [reports_dir=…]`; exit code 1 where nothing is comparable."""
+    given = options("compare", arguments, ("a", "b"), ("reports_dir",))
+    result = compare_runs(named(given["a"], "a"), named(given["b"], "b"))
+    console = _console()
+    compare_view.show(result, console)
+    for path in compare_view.write(result, Path(given.get("reports_dir", "reports")).resolve()):
+        console.print(os.path.relpath(path), highlight=False, markup=False, soft_wrap=True)
+    return 0 if result.compared else EXIT_FAILED_CELLS
 
 
 def jmeter(arguments: list[str]) -> int:
@@ -231,7 +267,13 @@ def _jobs(composed: DictConfig) -> None:
 
 
 def _write_run(
-    folder: Path, config: Config, plan: Plan, prepared: Prepared, identity: store.Identity, machine: dict[str, Any]
+    folder: Path,
+    config: Config,
+    plan: Plan,
+    prepared: Prepared,
+    identity: store.Identity,
+    machine: dict[str, Any],
+    reproduces: dict[str, Any] | None,
 ) -> None:
     write_bytes(folder / CONFIG_FILE, config_yaml(config).encode())
     write_json(folder / "plan.json", plan_record(plan, config, prepared.backends))
@@ -245,6 +287,7 @@ def _write_run(
             "created": store.now(),
             "finished": None,
             "identity": asdict(identity),
+            **({} if reproduces is None else {"reproduces": reproduces}),
             "hardware": machine,
             "software": software(),
             "git": store.git_state(),
@@ -346,4 +389,10 @@ def _say() -> Callable[[str], None]:
     return lambda text: print(text, file=sys.stderr, flush=True)
 
 
-_COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "plan": plan, "report": report, "jmeter": jmeter}
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": run,
+    "plan": plan,
+    "report": report,
+    "compare": compare,
+    "jmeter": jmeter,
+}

@@ -26,6 +26,8 @@ MEASURING_CODE = (
     "bench/budget.py",
 )
 """What can change a measurement; analysis and report can't."""
+HARDWARE_KEYS = ("hostname", "cpu", "cores", "memory_bytes", "gpus")
+"""What must be equal for speeds to be of the same machine."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def code_sha256() -> str:
 
 def hardware_sha256(hardware: dict[str, Any]) -> str:
     """Hash of the hardware, as far as it decides speed; free memory and the like are left out."""
-    return sha256_of({key: hardware.get(key) for key in ("hostname", "cpu", "cores", "memory_bytes", "gpus")})
+    return sha256_of({key: hardware.get(key) for key in HARDWARE_KEYS})
 
 
 def git_state() -> dict[str, Any] | None:
