@@ -17,7 +17,7 @@ overrides = $(if $(SCENARIO),scenario='$(SCENARIO)') $(call axis,BACKEND,backend
 # `exec`: a signal meets the program itself, once. make's own variables mean nothing to an engine that compiles.
 run = exec env -u PYTHONOPTIMIZE -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(VENV)/bin/python
 
-.PHONY: help setup bench plan report compare reproduce jmeter test test-e2e lint
+.PHONY: help setup bench plan report compare reproduce jmeter questions test test-e2e lint
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -45,6 +45,9 @@ reproduce: setup  ## measure a run again, from its folder, and say which of its 
 
 jmeter: setup  ## a load as a plan for Apache JMeter: LOAD=<load> MODEL=<model> OUT=<folder>
 	@$(run) -m bench jmeter $(overrides) out='$(or $(OUT),jmeter)'
+
+questions: setup  ## questions on long documents out of your own texts: FROM=<folder> OUT=<file>.jsonl (ARGS=context_tokens=… …)
+	@$(run) -m bench questions from='$(FROM)' out='$(OUT)' $(if $(MODEL),model='$(MODEL)') $(ARGS)
 
 calibrate: setup  ## find out what the load client can measure on this machine (ARGS=--transport=both …)
 	@$(run) -m harness.traffic.calibrate $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: `python -m bench [run|plan|report|compare|jmeter] key=value …`, on Hydra's override grammar.
+"""The command line: `python -m bench [run|plan|report|compare|jmeter|questions] key=value …`, in Hydra's grammar.
 
 `run` (the default) plans, prepares, measures block by block as Hydra jobs, analyses and reports. Only the block index
 is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from bench import calibration, compare_view, store
 from bench import jmeter as jmeter_plan
+from bench import questions as own_questions
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.arguments import options
@@ -43,6 +44,7 @@ from bench.report import render_terminal, write
 from bench.run import Prepared, exclusive_node, prepare, run_block
 from bench.sides import named
 from bench.until import extend, most_blocks
+from harness.accuracy.data_set import files_of
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
 from harness.files import read_json, sha256_of, sha256_of_files, write_bytes, write_json
 from harness.guard import sweep
@@ -189,6 +191,13 @@ def jmeter(arguments: list[str]) -> int:
     print(f"{written.requests} requests in {written.sessions} sessions; what JMeter can't measure: the plan's comment")
     for path in (*written.data, written.plan):
         print(os.path.relpath(path))
+    return 0
+
+
+def questions(arguments: list[str]) -> int:
+    """Make questions out of a folder of texts: `questions from=FOLDER out=FILE.jsonl`; launch nothing."""
+    for line in own_questions.make(arguments, resolve, _say()):
+        print(line)
     return 0
 
 
@@ -366,13 +375,14 @@ def _config_sha256(config: Config) -> str:
 
 
 def _file_hashes(config: Config) -> dict[str, str]:
-    """Hashes of the files that loads are read from: another file under the same name is other traffic."""
+    """Hashes of the files that loads and tasks are read from: another file under the same name asks something else."""
     paths = {
         str(path): Path(path).expanduser().resolve()
         for load in config.load.values()
         for stream in load.streams
         if (path := getattr(stream.workload.parameters, "path", None))
     }
+    paths |= {str(path): path for task in config.accuracy.values() for path in files_of(task)}
     return {f"file {name}": sha256_of_files([path], path.parent) for name, path in sorted(paths.items())}
 
 
@@ -395,4 +405,5 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": report,
     "compare": compare,
     "jmeter": jmeter,
+    "questions": questions,
 }

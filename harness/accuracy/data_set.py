@@ -3,9 +3,11 @@
 import os
 import random
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.accuracy.data_files import read
+from harness.accuracy import own_file
+from harness.accuracy.data_files import find, read
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
 from harness.errors import ConfigError
 
@@ -42,6 +44,18 @@ def from_folder(task: "Task", kind: Kind) -> list[list[Row]]:
         return read(task.kind, kind.files, kind.fields, kind.layout, task.data_dir)
     except ConfigError as error:
         raise ConfigError(f"data_dir: {error}") from error
+
+
+def files_of(task: "Task") -> list[Path]:
+    """The user's files that the task's questions come out of, those that are there."""
+    from harness.accuracy.task import kind_of  # the task needs the kinds
+
+    kind = kind_of(task)
+    if kind.takes_path and task.path:
+        return own_file.files_of(task.path)
+    if not task.data_dir:
+        return []
+    return [path.resolve() for name in kind.files if (path := find(task.data_dir, name))]
 
 
 def from_hub(kind: Kind, part: str | None, which: str) -> Iterable[Row]:

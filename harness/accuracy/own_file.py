@@ -31,7 +31,8 @@ class OwnQuestion:
     document : str
         Stands before the question; empty: nothing does.
     question, prompt : str
-        One of the two is empty. A `prompt` is sent as it is.
+        At most one of the two is empty. A `prompt` follows the document as it is, for the model to go on from; where
+        there is a `question` too, that is what a chat is asked.
     answers : tuple of str
         Accepted answers, the first one for show; with choices one letter.
     choices : tuple of str
@@ -110,9 +111,12 @@ def _check(file: Path, number: int, row: Row) -> None:
     for field, (will_do, wanted) in _FIELDS.items():
         if row.get(field) is not None and not will_do(row[field]):
             raise _wrong(file, number, field, wanted, row[field])
-    for one, other in (("question", "prompt"), ("answer", "answers")):
-        if (row.get(one) is None) == (row.get(other) is None):
-            raise ConfigError(f"{file}, line {number}: {one}, {other}: exactly one of the two is needed; {LAYOUT}")
+    if row.get("question") is None and row.get("prompt") is None:
+        raise ConfigError(f"{file}, line {number}: no question and no prompt; {LAYOUT}")
+    if (row.get("answer") is None) == (row.get("answers") is None):
+        raise ConfigError(f"{file}, line {number}: answer, answers: exactly one of the two is needed; {LAYOUT}")
+    if row.get("prompt") is not None and row.get("choices") is not None:
+        raise ConfigError(f"{file}, line {number}: prompt, choices: choices are lettered behind a question")
     if row.get("document") is not None and row.get("document_path") is not None:
         raise ConfigError(f"{file}, line {number}: document, document_path: one of the two, not both")
 
@@ -148,10 +152,6 @@ def _named(file: Path, rows: list[tuple[int, Row]], texts: Mapping[int, str | No
 
 
 def _question(file: Path, number: int, row: Row, document: str | None, name: str | None) -> OwnQuestion:
-    if row.get("prompt") is not None and (document is not None or row.get("choices")):
-        raise ConfigError(
-            f"{file}, line {number}: prompt is sent as it is: put document and choices into it, or write question"
-        )
     item = item_name("own", row)
     # Questions on one text are a cluster, whether or not it has a name.
     by_text = item if document is None else item_name("document", {"document": document})

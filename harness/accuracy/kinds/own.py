@@ -48,10 +48,10 @@ def _row(one: OwnQuestion, chat: bool) -> Row:
 
 def _prompt(one: OwnQuestion, chat: bool) -> str:
     """What is sent: as a completion it ends where the answer begins; in a chat nothing is put into the user's mouth."""
-    if one.prompt:
-        return one.prompt
-    listed = "".join(f"\n{_letter(index)}. {text}" for index, text in enumerate(one.choices))
     document = f"{one.document}\n\n" if one.document else ""
+    if one.prompt and not (chat and one.question):
+        return f"{document}{one.prompt}"
+    listed = "".join(f"\n{_letter(index)}. {text}" for index, text in enumerate(one.choices))
     if chat:
         return f"{document}{one.question}{listed}" + ("\nAnswer with the letter only." if listed else "")
     return f"{document}Question: {one.question}{listed}\nAnswer:"
