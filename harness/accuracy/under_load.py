@@ -1,4 +1,4 @@
-"""A load that goes on beside the questions: replayed again and again until they are answered, then stopped.
+"""A load that goes on beside the questions: replayed until they are answered, then stopped.
 
 So batching, preemption and eviction are in play while the engine answers what it is scored on. What the load sends
 differs from round to round, and from what any cell sends; it is the same for all deployments of a block, as far as
@@ -32,8 +32,8 @@ UNDER_WAY_S = 300.0
 POLL_S = 0.1
 READING_S = 0.5
 """Time between two readings of the engine's counters."""
-LONGEST_ROUND = 4096
-"""Requests beyond which a round isn't made longer."""
+ROUND_REQUESTS, ROUND_REQUESTS_MAX = 2048, 65536
+"""Requests of the first round, and beyond which none is made longer: between two rounds nothing is under way."""
 IDLE_S = 60.0
 """How long an engine may take to drop what the load had under way at its end."""
 
@@ -47,7 +47,7 @@ class Rounds:
     name : str
         The load's, as in the configuration.
     load : Load
-        What one round replays, the first time.
+        As it is played, but for its length.
     folders : list of Path
         A folder a round.
     readings : list of Reading
@@ -212,12 +212,11 @@ class BackgroundLoad:
 
 
 def _of_round(load: Load, number: int) -> list[Load]:
-    """What a round may play, the preferred first. Each is twice as long as the one before: few gaps between them."""
-    if number == 0:
-        return [load]
-    load = replace(load, warmup_requests=0)
-    longer = min(load.requests << min(number, 12), max(LONGEST_ROUND, load.requests))
-    return [load.with_requests(longer), load]
+    """What a round may play, the preferred first: longer than the load is as a cell, and each longer than the last."""
+    if number:
+        load = replace(load, warmup_requests=0)
+    longer = min(ROUND_REQUESTS << min(number, 16), ROUND_REQUESTS_MAX)
+    return [load.with_requests(longer), load] if longer > load.requests else [load]
 
 
 def _wait_until_idle(served: "Served") -> None:
