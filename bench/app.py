@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -18,12 +18,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from bench import calibration, compare_view, store
+from bench import calibration, compare_view, reproduce_view, store
 from bench import jmeter as jmeter_plan
 from bench import questions as own_questions
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
-from bench.arguments import options
+from bench.arguments import options, positive
 from bench.compare_runs import compare_runs
 from bench.config import (
     CONFIG_FILE,
@@ -41,8 +41,9 @@ from bench.plan_view import print_plan
 from bench.planner import make_plan
 from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
 from bench.report import render_terminal, write
+from bench.reproduce import WIDTH_PCT, reproduction
 from bench.run import Prepared, exclusive_node, prepare, run_block
-from bench.sides import named
+from bench.sides import Named, named
 from bench.until import extend, most_blocks
 from harness.accuracy.data_set import files_of
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
@@ -183,6 +184,50 @@ def compare(arguments: list[str]) -> int:
     for path in compare_view.write(result, Path(given.get("reports_dir", "reports")).resolve()):
         console.print(os.path.relpath(path), highlight=False, markup=False, soft_wrap=True)
     return 0 if result.compared else EXIT_FAILED_CELLS
+
+
+def reproduce(arguments: list[str]) -> int:
+    """Measure a run again, from its folder alone, and say which of its numbers came back.
+
+    `reproduce RUN [with=RUN2] [width_pct=25] [results_dir=…] [reports_dir=…] [hydra…=…]`; `with` holds a finished run
+    against it instead of measuring one. Exit code 1 where nothing is comparable, or launches failed.
+    """
+    keys = ("with", "width_pct", "results_dir", "reports_dir")
+    given = options("reproduce", [a.removeprefix("reproduce.") for a in arguments], ("run",), keys, "hydra")
+    first = named(given["run"], "run", whole=True)
+    width_pct = positive(given, "width_pct", WIDTH_PCT)
+    code = 0
+    if "with" in given:
+        second = named(given["with"], "with", whole=True)
+    else:
+        hydra_overrides = [f"{key}={value}" for key, value in given.items() if key.lstrip("+~").startswith("hydra")]
+        code, second = _measure_again(first, given, hydra_overrides)
+        if read_json(second.path / "manifest.json")["status"] not in store.FINISHED:
+            return code
+    result = reproduction(first, second, width_pct)
+    console = _console()
+    reproduce_view.show(result, console)
+    for path in reproduce_view.write(result):
+        console.print(os.path.relpath(path), highlight=False, markup=False, soft_wrap=True)
+    return code if result.compared else EXIT_FAILED_CELLS
+
+
+def _measure_again(first: Named, given: Mapping[str, str], hydra_overrides: list[str]) -> tuple[int, Named]:
+    """The same configuration and plan (trimmed loads, seeds, blocks) in a run of its own, which can be resumed."""
+    config, plan = read_config(first.path), read_plan(first.path)
+    manifest = read_json(first.path / "manifest.json")
+    blocks = plan.blocks if manifest["status"] in store.FINISHED else store.complete_blocks(first.path)
+    if not blocks:
+        raise ConfigError(f"{first.path} has no complete block: there is nothing to reproduce")
+    config = replace(
+        config,
+        results_dir=given.get("results_dir", config.results_dir),
+        reports_dir=given.get("reports_dir", config.reports_dir),
+    )
+    origin = {"run": manifest["run"], "path": str(first.path), "identity": manifest["identity"]}
+    overrides = [*hydra_overrides, f"scenario.blocks={blocks}"]
+    code, folder = _carry_out(overrides, config, replace(plan, blocks=blocks), hardware(), origin)
+    return code, Named(folder)
 
 
 def jmeter(arguments: list[str]) -> int:
@@ -404,6 +449,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "plan": plan,
     "report": report,
     "compare": compare,
+    "reproduce": reproduce,
     "jmeter": jmeter,
     "questions": questions,
 }

@@ -1,6 +1,7 @@
 """Arguments of the commands that take folders: `compare A B`, or the same as `compare a=A b=B`, and options."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from harness.errors import ConfigError
 
@@ -33,3 +34,16 @@ def options(
     if missing := [name for name in required if not found.get(name)]:
         raise ConfigError(f"{command}: {' and '.join(missing)} missing; write {command} {' '.join(required).upper()}")
     return found
+
+
+def positive(given: Mapping[str, str], key: str, default: float) -> float:
+    """A number > 0; raises `ConfigError`."""
+    if key not in given:
+        return default
+    try:
+        value = float(given[key])
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{key}={given[key]} must be a number > 0")
+    return value

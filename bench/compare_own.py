@@ -11,7 +11,7 @@ from bench.analysis.result import Comparison
 from bench.comparability import Pair, differences
 from bench.compare_speed import as_ratio, blank, failed, not_ranked, views
 from bench.difference import SPEED, Difference, reason, voiding
-from bench.drift_control import launch_values
+from bench.launch_values import launch_values
 from bench.run_comparison import NOT_COMPARABLE, Ratio, SpeedVerdict
 
 

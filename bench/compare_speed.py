@@ -18,7 +18,8 @@ from bench.analysis.obstacles import SEARCHED, View, failure_verdict, unbounded_
 from bench.analysis.planned import is_closed, throughput_metric
 from bench.comparability import Pair, engine_changed
 from bench.difference import SPEED, Difference, reason, voiding
-from bench.drift_control import Control, control_of, launch_values, machine_shift, relative
+from bench.drift_control import Control, control_of, machine_shift, relative
+from bench.launch_values import launch_values
 from bench.run_comparison import NOT_COMPARABLE, Ratio, SpeedVerdict
 
 DAY = "a shift of the machine between the two runs is not in the interval"

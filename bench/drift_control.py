@@ -1,7 +1,7 @@
 """What tells of the machine between two runs: a deployment that both hold, and B over A relative to it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -10,9 +10,9 @@ from scipy import stats
 from bench.analysis.compare import Estimate, across_engines, percent, within_engine
 from bench.analysis.obstacles import View
 from bench.analysis.power import ALPHA
-from bench.analysis.result import DeploymentResult
 from bench.comparability import Pair, differences, engine_changed
 from bench.difference import SPEED, voiding
+from bench.launch_values import by_block, launch_values
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def machine_shift(drift: Estimate, margin: float) -> str | None:
 def relative(pair: Pair, view: View, control: Control, count: int) -> Estimate | None:
     """B over A against the control's B over A: by block, so that what a block's traffic does to both cancels too."""
     rows = [_ratios(pair, "pair", view), _ratios(control.pair, "control", view)]
-    same_engine = (pair.other.backend, pair.other.model) == (control.pair.other.backend, control.pair.other.model)
+    same_engine = len({(d.backend, d.model) for d in (pair.one, pair.other, control.pair.other)}) == 1
     if same_engine:
         rows += [_ratios(other, other.one.id, view) for other in _rest_of_family(pair, control, view.load)]
     frame = pd.concat(rows)
@@ -85,17 +85,9 @@ def _rest_of_family(pair: Pair, control: Control, load: str) -> Iterator[Pair]:
 def _ratios(pair: Pair, label: str, view: View) -> pd.DataFrame:
     """B over A in each block of equal traffic, as rows that the analysis within a run understands."""
     blocks = pair.shared_blocks(view.load)
-    mine, theirs = (_by_block(launch_values(d, "", view, blocks)) for d in (pair.one, pair.other))
+    mine, theirs = (by_block(launch_values(d, "", view, blocks)) for d in (pair.one, pair.other))
     rows = [(label, block, 1, theirs[block] / mine[block]) for block in sorted(mine.keys() & theirs.keys())]
     return pd.DataFrame(rows, columns=["deployment", "block", "replica", "value"])
-
-
-def _by_block(values: pd.DataFrame) -> dict[int, float]:
-    """Geometric mean of a block's launches (A and A′)."""
-    found: dict[int, list[float]] = {}
-    for block, value in zip(values["block"], values["value"], strict=True):
-        found.setdefault(int(block), []).append(math.log(value))
-    return {block: math.exp(sum(logs) / len(logs)) for block, logs in found.items()}
 
 
 def _counts(pair: Pair, view: View) -> dict[str, int]:
@@ -104,13 +96,3 @@ def _counts(pair: Pair, view: View) -> dict[str, int]:
         "launches": len(launch_values(pair.other, "", view, blocks)),
         "baseline_launches": len(launch_values(pair.one, "", view, blocks)),
     }
-
-
-def launch_values(one: DeploymentResult, label: str, view: View, blocks: Iterable[int]) -> pd.DataFrame:
-    """A deployment's finite statistics of some blocks, a row a launch, under a label."""
-    rows = [
-        (label, x.block, x.replica, x.values[view.metric])
-        for x in (one.cells[view.load].launches if view.load in one.cells else ())
-        if x.block in blocks and math.isfinite(x.values.get(view.metric, math.nan)) and x.values[view.metric] > 0
-    ]
-    return pd.DataFrame(rows, columns=["deployment", "block", "replica", "value"])

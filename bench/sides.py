@@ -41,17 +41,20 @@ class Named:
         return run if self.deployment is None else f"{run}:{self.deployment}"
 
 
-def named(text: str, key: str) -> Named:
-    """Read `results/<scenario>/<run>` or `results/<scenario>/<run>:<deployment>`; raises `ConfigError`."""
-    whole = Path(text).expanduser()
-    if (whole / "manifest.json").is_file():
-        return Named(whole.resolve())
+def named(text: str, key: str, whole: bool = False) -> Named:
+    """Read `results/<scenario>/<run>` or `results/<scenario>/<run>:<deployment>`; raises `ConfigError`.
+
+    With `whole` only a run is taken.
+    """
+    path = Path(text).expanduser()
+    if (path / "manifest.json").is_file():
+        return Named(path.resolve())
     folder, colon, deployment = text.rpartition(":")
     run = Path(folder).expanduser()
-    if not colon or not (run / "manifest.json").is_file():
+    if whole or not colon or not (run / "manifest.json").is_file():
+        more = "" if whole else ", and a deployment of it after a colon if only one is meant"
         raise ConfigError(
-            f"{key}={text} is no run: name a folder that has a manifest.json, results/<scenario>/<run>, and a "
-            "deployment of it after a colon if only one is meant"
+            f"{key}={text} is no run: name a folder that has a manifest.json, results/<scenario>/<run>{more}"
         )
     return Named(run.resolve(), deployment)
 

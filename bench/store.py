@@ -30,6 +30,10 @@ HARDWARE_KEYS = ("hostname", "cpu", "cores", "memory_bytes", "gpus")
 """What must be equal for speeds to be of the same machine."""
 
 
+FINISHED = ("complete", "failed")
+"""States of a run that was measured to its end."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """What must be equal for a run to be resumed."""
@@ -148,7 +152,7 @@ def set_status(folder: Path, status: str) -> None:
     """Change a run's status; a finished one gets its time."""
     manifest = read_json(folder / "manifest.json")
     manifest["status"] = status
-    manifest["finished"] = now() if status in ("complete", "failed") else None
+    manifest["finished"] = now() if status in FINISHED else None
     write_manifest(folder, manifest)
 
 
@@ -169,6 +173,14 @@ def block_complete(run: Path, block: int) -> bool:
         return file.exists() and read_json(file)["status"] == "complete"
     except DamagedFile:
         return False
+
+
+def complete_blocks(run: Path) -> int:
+    """Blocks from the first on that were measured to their end."""
+    block = 0
+    while block_complete(run, block):
+        block += 1
+    return block
 
 
 def put_aside(folder: Path) -> Path | None:

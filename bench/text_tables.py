@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 Row = dict[str, str]
+WIDE = 150
+"""From this width on the first column isn't broken."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ def print_sections(console: Console, heading: str, sections: Sequence[Section], 
         console.print()
         console.print(Text(section.title, style="bold"))
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in section.rows[0]:
-            table.add_column(name, overflow="fold")
+        for place, name in enumerate(section.rows[0]):
+            table.add_column(name, overflow="fold", no_wrap=place == 0 and console.width >= WIDE)
         for row in section.rows:
             table.add_row(*map(Text, row.values()))
         console.print(table)
