@@ -120,7 +120,7 @@ def _carry_out(
             sweep(manifest.parent, say)
         prepared = prepare(config, plan, say)
     identity = store.Identity(
-        _config_sha256(config) if reproduces is None else sha256_of((_config_sha256(config), plan.blocks, reproduces)),
+        _config_sha256(config) if reproduces is None else _reproduction_sha256(config, plan.blocks, reproduces),
         store.code_sha256(),
         store.hardware_sha256(machine),
         prepared.engines_sha256(),
@@ -417,6 +417,11 @@ def _config_sha256(config: Config) -> str:
     identity = {key: value for key, value in content.items() if key not in _NOT_IDENTITY}
     files = _file_hashes(config)
     return sha256_of({**identity, "files": files} if files else identity)
+
+
+def _reproduction_sha256(config: Config, blocks: int, reproduces: Mapping[str, Any]) -> str:
+    """Of a run that repeats another one: never equal to that of an ordinary run, or of another one's repetition."""
+    return sha256_of((_config_sha256(config), blocks, reproduces))
 
 
 def _file_hashes(config: Config) -> dict[str, str]:
