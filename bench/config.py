@@ -129,8 +129,8 @@ class Scenario:
         Blocks beyond `blocks`, by the precision reached.
     fidelity : FidelityOptions
         Sizes of forced decode, greedy continuations and repeats.
-    on_gpu, on_high_precision : list of str
-        Overrides applied where a GPU is present, and with ``precision=high``; the user's own come after them.
+    on_gpu, on_cpu, on_high_precision : list of str
+        Overrides applied where a GPU is present, where none is, and with ``precision=high``; the user's own come after.
     """
 
     title: str = ""
@@ -148,6 +148,7 @@ class Scenario:
     fidelity: FidelityOptions = field(default_factory=FidelityOptions)
     output_check: OutputCheck = field(default_factory=OutputCheck)
     on_gpu: list[str] = field(default_factory=list)
+    on_cpu: list[str] = field(default_factory=list)
     on_high_precision: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a scenario sets for a GPU and for high precision, brought to what was selected and to the model's context."""
+"""What a scenario sets for a GPU, a CPU and high precision, brought to what was selected and to the model's context."""
 
 import re
 
@@ -29,7 +29,8 @@ def presets(composed: DictConfig, scenario: str, on_gpu: bool) -> list[str]:
             f"(on_high_precision in scenarios/scenario/{scenario}.yaml is empty); choose another scenario, or set its "
             "keys yourself, e.g. scenario.blocks=8"
         )
-    return [*(composed.scenario.on_gpu if on_gpu else ()), *(composed.scenario.on_high_precision if high else ())]
+    machine = composed.scenario.on_gpu if on_gpu else composed.scenario.on_cpu
+    return [*machine, *(composed.scenario.on_high_precision if high else ())]
 
 
 def choices_of(preset: list[str], user: list[str]) -> list[str]:
@@ -65,4 +66,6 @@ def fitted_to_context(preset: list[str], config: Config) -> list[str]:
 
 def _scaled(text: str, fits: int, wish: int) -> str:
     key, _, value = text.partition("=")
-    return f"{key}={int(value) * fits // wish}" if _LENGTH.fullmatch(key_of(text)) else text
+    if not _LENGTH.fullmatch(key_of(text)):
+        return text
+    return f"{key}={re.sub(r'[0-9]+', lambda found: str(int(found[0]) * fits // wish), value)}"
