@@ -237,11 +237,15 @@ def plan_record(plan: Plan, config: Config, backends: Mapping[str, Backend]) -> 
     }
 
 
+def blocks_of(run: Path) -> int:
+    """Blocks that a run's folder is to hold: the planned ones, and those that were added."""
+    added = run / EXTENSION_FILE
+    return int(read_json(added if added.exists() else run / "plan.json")["blocks"])
+
+
 def read_plan(run: Path) -> Plan:
     """The plan that a run's folder holds, with blocks that were added: a resumed or remote block carries it out."""
     record = read_json(run / "plan.json")
-    added = run / EXTENSION_FILE
-    blocks = read_json(added)["blocks"] if added.exists() else record["blocks"]
     deployments = {d["id"]: Deployment(d["backend"], d["model"], d["strategy"]) for d in record["deployments"]}
     baseline = record["baseline"]
     return Plan(
@@ -249,7 +253,7 @@ def read_plan(run: Path) -> Plan:
         baseline=Deployment(baseline["backend"], baseline["model"], baseline["strategy"]),
         deployments=tuple(deployments.values()),
         check_only=frozenset(d["id"] for d in record["deployments"] if d["check_only"]),
-        blocks=blocks,
+        blocks=blocks_of(run),
         loads={name: _from_record(Load, value) for name, value in record["loads"].items()},
         traffic=record["traffic"],
         load_bytes=record["load_bytes"],

@@ -15,7 +15,7 @@ from bench.analysis import analyse
 from bench.analysis.metrics import is_latency
 from bench.analysis.result import Analysis, Comparison
 from bench.config import Config, Scenario, Until
-from bench.plan import EXTENSION_FILE, read_plan
+from bench.plan import EXTENSION_FILE, blocks_of
 from harness.files import read_json, write_json
 
 BLOCKS_MIN = 3
@@ -54,7 +54,7 @@ def extend(run: Path, config: Config, measure: Callable[[int], None]) -> None:
         return
     looks = _looks(run)
     while True:
-        blocks = read_plan(run).blocks
+        blocks = blocks_of(run)
         for block in range(blocks):
             if not store.block_complete(run, block):  # one that was added, and interrupted
                 measure(block)
