@@ -149,6 +149,7 @@ class LaunchSpec:
     items_sha256: str | None = None
     mode: str = "generation"
     chance: float = 0.0
+    task: dict[str, Any] = field(default_factory=dict)
     kv_cache_usage: tuple[float, ...] = (0.2, 0.9, 0.4)
 
 
@@ -307,7 +308,7 @@ def _launch(folder: Path, block: int, facts: Mapping[str, Any], replica: int, sp
         results = {"task": "retrieval", "metric": "exact", "n": len(spec.items), "score": score, "chance": spec.chance}
         more = {"schema_version": 1, "exercises": ["decode"], "state": "measured", "reason": None}
         more |= {"mode": spec.mode, "items_sha256": spec.items_sha256 or f"{block}" * 64}
-        _json(folder / "accuracy" / "retrieval" / "results.json", {**results, **more})
+        _json(folder / "accuracy" / "retrieval" / "results.json", {**results, **more, **spec.task})
         lines = "".join(json.dumps(item) + "\n" for item in spec.items)
         (folder / "accuracy" / "retrieval" / "samples.jsonl").write_text(lines)
 
