@@ -37,8 +37,7 @@ def number(text: object) -> int:
 
 
 ASKED = {
-    r"special magic numbers(?:: | of )(\w+)": r"number: {key} (\d+)",
-    r"special magic number(?:: | of )(\w+)": r"number: {key} (\d+),",
+    r"special magic number: (\w+)$|special magic numbers? of (\w+)": r"number: {key} (\d+)",
     r"\{\"([^\"]+)\":$|of the key \"([^\"]+)\"": r"\"{key}\": \"([^\"]+)\"",
     r"In which town did (.+) grow up|Where did (.+) settle|Under whom did (.+) study": r"{key} {verb} (\w+)",
 }

@@ -18,7 +18,7 @@ def test_real_files_are_read_whole(model: Model, kind: str) -> None:
     task = Task(kind=kind, data_dir=DATA_DIR)
     check_task(kind, task, context_tokens=2048)
     rows = share(task, model).rows
-    assert len(rows) == {"gsm8k": 1319, "mmlu": 14042, "boolq": 3270, "humaneval": 164}[kind]
+    assert len(rows) == {"gsm8k": 1319, "mmlu": 14042, "boolq": 3270, "humaneval": 164, "key-value": 500}[kind]
     assert len({row["item_id"] for row in rows}) == len(rows)
     if kind in ("gsm8k", "mmlu"):
         assert all(len(row["examples"]) == 5 for row in rows)
