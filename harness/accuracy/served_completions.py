@@ -2,10 +2,12 @@
 
 import threading
 import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Any, TypeAlias, TypeVar
 
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
@@ -18,6 +20,10 @@ from harness.accuracy.stop_list import Stop, stop_of_chat, stop_of_completion
 
 A = TypeVar("A")
 
+Ids: TypeAlias = "array[int]"
+
+_AT_ONCE = 256
+"""Texts that are encoded at a time."""
 _ERRORS_IN_A_ROW = 3
 """So many bad answers one after the other, and the task is given up."""
 
@@ -26,10 +32,22 @@ class GivenUp(Exception):
     """The task can't be finished; the text is the reason that the results carry."""
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as text and as token ids, in two parts: what others have in common with it, and the rest."""
+
+    text: str
+    ids: Ids
+    more: Ids = field(default_factory=lambda: array("I"))
+
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.more)
+
+
 class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
     """`local-completions` that checks every answer, keeps the items' order and notes what failed.
 
-    Token ids are made when they are sent, and not kept: of tens of thousands of questions only the lengths are held.
+    Token ids are held as four bytes each, and what the choices of a question have in common once.
 
     Attributes
     ----------
@@ -70,9 +88,7 @@ class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
         self.first_request: float | None = None
         self._in_a_row = 0
         self._lock = threading.Lock()
-        self._encoding = threading.Lock()
-        # The choices of a question have its text in common, and follow each other.
-        self._encoded = lru_cache(maxsize=4)(self._encode)
+        self._doubled = self._doubled_start()
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A question (lm-eval makes it the only message) as a chat, up to where the answer begins."""
@@ -81,21 +97,21 @@ class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers to prompts, document by document."""
-        texts = [one.args[0] for one in requests]
+        encoded = self._encoded(one.args[0] for one in requests)
+        prompts = [Prompt(one.args[0], ids) for one, ids in zip(requests, encoded, strict=True)]
         settings: dict[str, Any] = dict(requests[0].args[1])  # the task's, the same for every question
         until = settings.pop("until", None) or []
         self.stop = self._stop([until] if isinstance(until, str) else until)
         self.answer_tokens = int(settings.get("max_gen_toks") or self._max_gen_toks)
-        lengths = [self._must_fit(len(self._encoded(text)), self.answer_tokens) for text in texts]
-        self._check_server(texts, lengths, log_likelihood=False)
+        self._check(prompts, self.answer_tokens, log_likelihood=False)
 
         def answer(index: int) -> str:
             sent = {**settings, "until": list(self.stop.texts)}
-            body = self._create_payload(self._as_sent(texts[index]), generate=True, gen_kwargs=sent)
+            body = self._create_payload(self._as_sent(prompts[index]), generate=True, gen_kwargs=sent)
             if self.stop.token_ids:
                 body["stop_token_ids"] = list(self.stop.token_ids)
             received = complete(self.job.base_url, body, self.job.timeout_s)
-            check_read_whole(received, lengths[index], as_ids=self.job.token_ids)
+            check_read_whole(received, len(prompts[index]), as_ids=self.job.token_ids)
             check_output_length(received, body["max_tokens"])
             choice = first_choice(received)
             if not isinstance(text := choice.get("text"), str):
@@ -109,69 +125,81 @@ class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Log-likelihoods of continuations."""
-        pairs = [self._split(*one.args) for one in requests]
-        lengths = [self._must_fit(whole, 1) for _, whole in pairs]
-        texts = ["".join(one.args) for one in requests]
-        self._check_server(texts, lengths, log_likelihood=True)
+        prompts, before = self._split(requests)
+        self._check(prompts, 1, log_likelihood=True)
 
         def answer(index: int) -> tuple[float, bool]:
-            body = self._create_payload(self._as_sent(texts[index]), generate=False)
+            prompt = prompts[index]
+            body = self._create_payload(self._as_sent(prompt), generate=False)
             received = complete(self.job.base_url, body, self.job.timeout_s)
-            check_read_whole(received, lengths[index], as_ids=self.job.token_ids)
-            logprobs = echoed_logprobs(received, lengths[index], generated_tokens=1)
-            context, whole = pairs[index]
-            return sum(logprobs[context - whole :]), False
+            check_read_whole(received, len(prompt), as_ids=self.job.token_ids)
+            logprobs = echoed_logprobs(received, len(prompt), generated_tokens=1)
+            return sum(logprobs[before[index] - len(prompt) :]), False
 
         # The choices of a question, and questions on one text, follow each other in the items' order.
         found = self._ask_all(answer, requests, [None] * len(requests))
         return [(float("-inf"), False) if one is None else one for one in found]
 
-    def _encode(self, text: str) -> list[int]:
-        """Token ids; special tokens only where the text itself has them, as a chat template writes them."""
-        with self._encoding:  # transformers' tokenizers can't be used by two threads at once
-            ids: list[int] = self.tokenizer(text, add_special_tokens=False, truncation=False).input_ids
-        return ids
+    def _encoded(self, texts: Iterable[str]) -> Iterator[Ids]:
+        """Token ids; special tokens only where a text itself has them, as a chat template writes them."""
+        left = iter(texts)
+        while some := list(islice(left, _AT_ONCE)):
+            for ids in self.tokenizer(some, add_special_tokens=False, truncation=False).input_ids:
+                yield array("I", ids)
 
-    def _split(self, context: str, continuation: str) -> tuple[int, int]:
-        """Lengths of the context, and of all, in tokens; white space before a continuation belongs to it."""
-        whole = len(self._encoded(context + continuation))
-        before = min(len(self._encoded(context.rstrip())), whole - 1)
-        return max(before, 1), whole
+    def _split(self, requests: Sequence[Any]) -> tuple[list[Prompt], list[int]]:
+        """Contexts with their continuations, and the tokens before each; white space before one belongs to it."""
+        contexts = [one.args[0].rstrip() for one in requests]
+        firsts = [text for text, _ in groupby(contexts)]
+        shared = self._encoded(firsts)
+        wholes = self._encoded("".join(one.args) for one in requests)
+        prompts: list[Prompt] = []
+        before: list[int] = []
+        context, ids = None, array("I")
+        for request, text, whole in zip(requests, contexts, wholes, strict=True):
+            if text != context:
+                context, ids = text, next(shared)
+            is_shared = whole[: len(ids)] == ids
+            parts = (ids, whole[len(ids) :]) if is_shared else (whole, array("I"))
+            prompts.append(Prompt("".join(request.args), *parts))
+            before.append(max(min(len(ids), len(whole) - 1), 1))
+        return prompts, before
 
-    def _as_sent(self, text: str) -> list[int] | str:
+    def _as_sent(self, prompt: Prompt) -> list[int] | str:
         if self.job.token_ids:
-            return self._encoded(text)
+            return [*prompt.ids, *prompt.more]
         # A server that is sent text puts the beginning-of-text token before it itself.
+        if self._doubled and prompt.text.startswith(self._doubled):
+            return prompt.text.removeprefix(self._doubled)
+        return prompt.text
+
+    def _doubled_start(self) -> str | None:
+        """The beginning-of-text token where the tokenizer writes it before every text, also one that has it."""
         first: str | None = self.tokenizer.bos_token
-        if first and text.startswith(first):
-            with self._encoding:
-                ids = self.tokenizer(text).input_ids
-            if ids[:2] == [self.tokenizer.bos_token_id] * 2:
-                return text.removeprefix(first)
-        return text
+        if not first:
+            return None
+        return first if self.tokenizer(first).input_ids[:2] == [self.tokenizer.bos_token_id] * 2 else None
 
     def _stop(self, until: list[str]) -> Stop:
         if self.template is None:
             return stop_of_completion(until, self.tokenizer)
         return stop_of_chat(until, self.tokenizer, self.template)
 
-    def _must_fit(self, prompt_tokens: int, output_tokens: int) -> int:
-        self.lengths.append(prompt_tokens)
-        if prompt_tokens + output_tokens > self.job.context_tokens:
+    def _check(self, prompts: list[Prompt], output_tokens: int, log_likelihood: bool) -> None:
+        """Raise `NotServed` where a prompt doesn't fit, or the server can't do what is asked of it."""
+        self.lengths = [len(prompt) for prompt in prompts]
+        longest = max(prompts, key=len)
+        if len(longest) + output_tokens > self.job.context_tokens:
             raise NotServed(
-                f"a prompt of {prompt_tokens} tokens with {output_tokens} to answer doesn't fit the context of "
+                f"a prompt of {len(longest)} tokens with {output_tokens} to answer doesn't fit the context of "
                 f"{self.job.context_tokens}; nothing is truncated"
             )
-        return prompt_tokens
-
-    def _check_server(self, texts: list[str], lengths: list[int], log_likelihood: bool) -> None:
         self.first_request = time.monotonic()
-        longest = max(range(len(texts)), key=lambda index: lengths[index])
         check_shape(
             self.job.base_url,
             self.job.served_name,
-            self._as_sent(texts[longest]),
-            prompt_tokens=lengths[longest],
+            self._as_sent(longest),
+            prompt_tokens=len(longest),
             log_likelihood=log_likelihood,
             timeout_s=self.job.timeout_s,
         )

@@ -17,7 +17,7 @@ _ENV = {
     "HF_DATASETS_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",
     "TQDM_DISABLE": "1",
     "NO_PROXY": "127.0.0.1,localhost",
 }

@@ -14,7 +14,7 @@ from harness.accuracy.chat import ChatTemplate
 from harness.accuracy.job import Job, Outcome
 from harness.accuracy.kinds import kinds
 from harness.accuracy.lm_eval_worker import run
-from harness.accuracy.served_completions import ServedCompletions
+from harness.accuracy.served_completions import Prompt, ServedCompletions
 from harness.accuracy.stop_list import Stop, stop_of_chat, stop_of_completion
 from harness.accuracy.task import TASKS_DIR
 from harness.model import Model
@@ -117,5 +117,6 @@ def test_a_server_that_is_sent_text_adds_the_beginning_of_text_itself(tmp_path: 
     as_ids, as_text = ServedCompletions(job), ServedCompletions(Job(**{**vars(job), "token_ids": False}))
     prompt = as_ids.apply_chat_template([{"role": "user", "content": "hi"}])
     assert prompt == "<s>hi</s>"
-    assert as_ids._as_sent(prompt) == [0, 2, 1]
-    assert as_text._as_sent(prompt) == "hi</s>"
+    (encoded,) = as_ids._encoded([prompt])
+    assert as_ids._as_sent(Prompt(prompt, encoded)) == [0, 2, 1]
+    assert as_text._as_sent(Prompt(prompt, encoded)) == "hi</s>"
