@@ -8,8 +8,8 @@ interval of the ratio (Tang, Tang and Chan, 2003, Stat. Med. 22:1217), scaled li
 
 Chosen by simulation (`tests/bench/analysis/test_paired_simulated.py`): 6 to 30 documents of 8 questions, intraclass
 correlation 0 to 0.5, 2 to 30 % of the answers changed, losses of 0 to 10 points. The cluster-robust t interval covers
-70 to 100 % where it claims 95 (few flips: no spread), Tango's without a design effect 62 to 98 %, this one 93 to
-100 %. A loss at the margin's edge passes in at most 3 % of runs, and in at most 5 % where a half of the variance lies
+70 to 100 % where it claims 95 (few flips: no spread), Tango's without a design effect 62 to 100 %, this one 93 to
+100 %. A loss at the margin's edge passes in at most 3 % of runs, and in at most 6 % where a half of the variance lies
 between documents and nothing but losses occurs.
 """
 

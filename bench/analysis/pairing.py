@@ -16,18 +16,19 @@ Scores = dict[Key, tuple[float, str]]
 """(block, item) → (score, document)."""
 
 ASKED = {
-    "mode": "way of asking",
+    "kind": "kind",
     "prompt": "prompt form",
     "chat_template_sha256": "chat template",
     "chat_template_arguments": "chat template arguments",
+    "task_yaml_sha256": "form of prompts and answers",
     "stop": "stop list",
+    "stop_token_ids": "stop tokens",
+    "answer_tokens": "length of the answer",
     "context_tokens": "prompt length",
     "server_context_tokens": "context of the server",
-    "answer_tokens": "length of the answer",
     "num_concurrent": "concurrency",
     "prompts_as_token_ids": "prompts as token ids",
-    "timeout_s": "timeout",
-    "under_load": "load beside the questions",
+    "under_load_sha256": "load beside the questions",
     "items_sha256": "questions",
 }
 """Keys of `results.json` that `asked_sha256` covers, in words."""
@@ -123,18 +124,13 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | Non
     named = [
         f"{words}{_values(mine[key], theirs[key])}"
         for key, words in ASKED.items()
-        if key in mine and key in theirs and _comparable(mine[key]) != _comparable(theirs[key])
+        if key in mine and key in theirs and mine[key] != theirs[key]
     ]
     return ", ".join(named) or "asked_sha256"
 
 
-def _comparable(value: Any) -> Any:
-    """Of the load beside the questions only its name: what came of it differs from launch to launch."""
-    return value.get("load") if isinstance(value, dict) and "load" in value else value
-
-
 def _values(mine: Any, theirs: Any) -> str:
-    texts = [json.dumps(_comparable(value), ensure_ascii=False) for value in (mine, theirs)]
+    texts = [json.dumps(value, ensure_ascii=False) for value in (mine, theirs)]
     return f" {texts[0]}, the baseline's {texts[1]}" if max(map(len, texts)) <= 40 else ""
 
 
