@@ -155,7 +155,10 @@ def mode_of(task: Task, reads_echo: bool) -> str:
 
 
 def unsupported_on(task: Task, backend: "Backend | type[Backend]") -> str | None:
-    """Why an engine can't do the task; None: it can. Asks no engine, and needs no model."""
+    """Why an engine, or this machine, can't do the task; None: it can. Asks no engine, and needs no model."""
+    here = kind_of(task).unsupported
+    if here is not None and (reason := here(task)) is not None:
+        return reason
     if mode_of(task, backend.reads_echo) == "loglikelihood" and not backend.reads_echo:
         return f"{backend.title} ignores `echo`: no prompt log-probabilities"
     return None

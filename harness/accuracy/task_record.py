@@ -70,8 +70,12 @@ def scored(kind: Kind, samples: list[Row], rows: list[Row]) -> Row:
 
 def notes(results: Row, samples: list[Row]) -> Iterator[str]:
     """What a reader of the score must know."""
-    if errors := [sample["error"] for sample in samples if sample["error"] is not None]:
+    errors = [sample["error"] for sample in samples if sample["error"] is not None and sample["score"] is not None]
+    if errors:
         yield f"{len(errors)} of {len(samples)} questions have no usable answer and count as wrong: {errors[0]}"
+    unscored = [sample["error"] for sample in samples if sample["error"] is not None and sample["score"] is None]
+    if unscored:
+        yield f"{len(unscored)} of {len(samples)} questions have no score: {unscored[0]}"
     load = results["under_load"]
     if load is None:
         return

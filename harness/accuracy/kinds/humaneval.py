@@ -33,30 +33,43 @@ def _row(row: Row, chat: bool) -> Row:
     }
 
 
+def unsupported(task: Task) -> str | None:
+    """Why answers can't be scored here: no sandbox, and the user doesn't insist."""
+    try:
+        sandbox()
+    except NoSandbox as error:
+        if not task.allow_unsandboxed_code:
+            return (
+                f"scoring runs code that the model wrote, and this machine has no sandbox for it ({error}); install "
+                "bubblewrap, or, at your own risk, set the task's allow_unsandboxed_code=true"
+            )
+    return None
+
+
 def score(name: str, task: Task, samples: Sequence[Row], rows: Sequence[Row]) -> Row:
     """Score generated functions by running their tests; what changes in the results."""
-    found = _sandbox(task)
-    if not isinstance(found, Sandbox):
-        return {
-            "state": "unsupported",
-            "sandbox": None,
-            "reason": "scoring would run code that the model wrote, and this machine has no sandbox for it "
-            f"({found}); the answers are kept in samples.jsonl. Install bubblewrap, or, at your own risk: "
-            f"accuracy.{name}.allow_unsandboxed_code=true",
-        }
+    if reason := unsupported(task):
+        return {"state": "unsupported", "reason": reason, "sandbox": None}
+    found = _sandbox()
     try:
         for sample, row in zip(samples, rows, strict=True):
             _score_one(found, task, sample, row)
     except SandboxFailed as error:
-        return {"state": "failed", "sandbox": found.name, "reason": str(error)}
+        return {"state": "failed", "reason": str(error), "sandbox": found.name}
+    if samples and all(sample["score"] is None for sample in samples):
+        return {
+            "state": "unsupported",
+            "reason": f"no test can be judged: {samples[0]['error']}",
+            "sandbox": found.name,
+        }
     return {"sandbox": found.name}
 
 
-def _sandbox(task: Task) -> Sandbox | NoSandbox:
+def _sandbox() -> Sandbox:
     try:
         return sandbox()
-    except NoSandbox as error:
-        return NONE if task.allow_unsandboxed_code else error
+    except NoSandbox:
+        return NONE
 
 
 def _score_one(found: Sandbox, task: Task, sample: Row, row: Row) -> None:
@@ -92,5 +105,6 @@ KIND = Kind(
     hub="openai/openai_humaneval",
     fields={"task_id": TEXT, "prompt": TEXT, "test": TEXT, "entry_point": TEXT},
     layout="humaneval: task_id, prompt, test, entry_point",
+    unsupported=unsupported,
     score=score,
 )

@@ -110,6 +110,8 @@ class Kind:
         What the best constant answer scores on these rows; None: as `choices` and the right answers have it.
     text_references : bool
         Whether the right answer is a text of several words, which BLEU and ROUGE can be held against.
+    unsupported : callable or None
+        Called with the task: why this machine can't do it, or None.
     score : callable or None
         Scores answers that lm-eval can't: called with the task's name, the task, the samples (changed in place) and
         the rows; returns what changes in the results.
@@ -128,4 +130,5 @@ class Kind:
     takes_path: bool = False
     chance: "Callable[[Sequence[Row]], float] | None" = None
     text_references: bool = False
+    unsupported: "Callable[[Task], str | None] | None" = None
     score: "Callable[[str, Task, Sequence[Row], Sequence[Row]], Row] | None" = None

@@ -112,17 +112,32 @@ def test_a_killed_lm_eval_is_a_failed_task_with_its_reason(server: MimicServer, 
 
 
 @pytest.mark.parametrize("prompt", ["completion", "chat"])
-def test_code_is_scored_in_a_sandbox_or_kept_where_there_is_none(
+def test_code_is_scored_in_a_sandbox_and_not_asked_for_where_there_is_none(
     server: MimicServer, model: Model, data_dir: Path, tmp_path: Path, prompt: str
 ) -> None:
     task = Task(kind="humaneval", data_dir=str(data_dir), prompt=prompt)
     results = ran(server, model, tmp_path / "humaneval", task)
-    assert all("return a + b" in sample["answer"] for sample in samples_of(tmp_path / "humaneval"))
     if working := [one.name for one, problem in probed() if problem is None]:
         assert (results["state"], results["score"], results["sandbox"]) == ("measured", 0.5, working[0])
+        assert all("return a + b" in sample["answer"] for sample in samples_of(tmp_path / "humaneval"))
     else:
-        assert (results["state"], results["score"], results["sandbox"]) == ("unsupported", None, None)
-        assert "accuracy.humaneval.allow_unsandboxed_code=true" in results["reason"]
+        assert (results["state"], results["score"]) == ("unsupported", None)
+        assert "allow_unsandboxed_code=true" in results["reason"]
+
+
+def test_tests_that_can_not_be_judged_are_no_wrong_answers(
+    server: MimicServer, model: Model, data_dir: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in (data_dir / "humaneval.jsonl").read_text().splitlines()]
+    rows[0]["test"] = "def check(f):\n    f(object(), 3)\n"
+    (tmp_path / "humaneval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Task(kind="humaneval", data_dir=str(tmp_path), allow_unsandboxed_code=True)
+    results = ran(server, model, tmp_path / "humaneval", task)
+    assert (results["n"], results["score"], results["errors"]) == (3, pytest.approx(1 / 3), 1)
+    assert results["notes"] == [
+        "1 of 4 questions have no score: not judged: the test passes what can't be passed: "
+        "a value of type object is not plain"
+    ]
 
 
 def test_every_key_that_is_written_is_described(

@@ -27,7 +27,9 @@ samples = [{"error": None, "answer": "    return 1\\n", "score": None} for _ in 
 test = "def check(f):\\n    assert f() == "
 rows = [{"prompt": "def one():\\n", "entry_point": "one", "test": test + str(i)} for i in (1, 2)]
 task = Task(kind="humaneval", data_dir=".", allow_unsandboxed_code=sys.argv[1] == "allowed")
-print(json.dumps([kinds()["humaneval"].score("mine", task, samples, rows), [one["score"] for one in samples]]))
+kind = kinds()["humaneval"]
+result = kind.score("mine", task, samples, rows)
+print(json.dumps([kind.unsupported(task), result, [one["score"] for one in samples]]))
 """
 
 
@@ -49,12 +51,12 @@ def test_the_sandbox_is_the_first_that_works_or_the_reasons_are_told() -> None:
 
 
 def test_without_namespaces_and_bubblewrap_code_is_refused_with_both_reasons() -> None:
-    result, scores = json.loads(without_sandbox(SCORE, "refused"))
-    assert (result["state"], result["sandbox"], scores) == ("unsupported", None, [None, None])
-    assert "bubblewrap: not installed; unshare: " in result["reason"]
-    assert "accuracy.mine.allow_unsandboxed_code=true" in result["reason"]
+    reason, result, scores = json.loads(without_sandbox(SCORE, "refused"))
+    assert "bubblewrap: not installed; unshare: " in reason
+    assert "allow_unsandboxed_code=true" in reason
+    assert result == {"state": "unsupported", "reason": reason, "sandbox": None}
+    assert scores == [None, None]
 
 
 def test_a_user_who_insists_gets_scores_and_it_is_recorded() -> None:
-    result, scores = json.loads(without_sandbox(SCORE, "allowed"))
-    assert (result, scores) == ({"sandbox": "none"}, [1.0, 0.0])
+    assert json.loads(without_sandbox(SCORE, "allowed")) == [None, {"sandbox": "none"}, [1.0, 0.0]]
