@@ -69,14 +69,18 @@ def smallest_effect(blocks: int, deployments: int, sd: float, *, families: int =
 
 def detectable(standard_error: float, freedom: int, critical: float) -> float:
     """The relative increase that a t test of this standard error and critical value finds with `POWER`."""
-    if standard_error == 0:
-        return 0.0
+    return math.expm1(min(_shift(freedom, critical) * standard_error, _LARGEST_LOG))
 
-    # Noncentral t as a mean over the residual's chi: scipy's own `nct` gives NaN at few degrees of freedom.
+
+@lru_cache(maxsize=256)
+def _shift(freedom: int, critical: float) -> float:
+    """The difference, in true standard errors, that is found with `POWER`.
+
+    Noncentral t as a mean over the residual's chi: scipy's own `nct` gives NaN at few degrees of freedom.
+    """
     bar = critical * np.sqrt(stats.chi2.ppf((np.arange(_STRATA) + 0.5) / _STRATA, freedom) / freedom)
 
     def shortfall(shift: float) -> float:
         return float(np.mean(stats.norm.sf(bar - shift) + stats.norm.cdf(-bar - shift))) - POWER
 
-    shift = float(optimize.brentq(shortfall, 0.0, float(bar[-1]) + 10))
-    return math.expm1(min(shift * standard_error, _LARGEST_LOG))
+    return float(optimize.brentq(shortfall, 0.0, float(bar[-1]) + 10))

@@ -2,14 +2,20 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from bench.analysis import analyse
 from bench.analysis.compare import across_engines, judge, within_engine
+from bench.analysis.comparisons import comparisons
 from bench.analysis.power import ALPHA_UNTIL, smallest_effect
+from bench.analysis.result import Comparison, DeploymentResult, LaunchStatistics
 from tests.bench.analysis.real_noise import Launches, real_noise
+from tests.bench.run_folder import LaunchSpec, build, deployment, effect, plan
 
 DRAWS = 1000
 FALSE_ALARMS = 62
@@ -77,11 +83,47 @@ def test_across_engines_the_same_holds(blocks: int, normal: bool) -> None:
     assert 0.93 <= seen["alone"] / DRAWS <= 0.97
 
 
+def test_a_whole_runs_comparisons_raise_few_false_alarms(tmp_path: Path) -> None:
+    """Four deployments of one engine and one of another, from their launches' statistics to the verdicts."""
+    strategies = ("baseline", "kv-fp8", "kv-q8", "kv-q4")
+    planned = [deployment("vllm", strategy) for strategy in strategies] + [deployment("llama-cpp", "baseline")]
+    names = {"base": planned[0]["id"], **{f"x{i}": one["id"] for i, one in enumerate(planned[1:])}}
+    launched = {(b, one["id"], 1): LaunchSpec(effect=effect()) for b in range(3) for one in planned}
+    launched |= {(b, planned[0]["id"], 2): LaunchSpec(effect=effect()) for b in range(3)}
+    the_plan = plan(planned)
+    found = analyse(build(tmp_path, the_plan, launched)).deployments
+    runs = Launches(np.random.default_rng(50), 3, dict.fromkeys([*names][1:], 0.0), normal=False)
+    seen: Counter[str] = Counter()
+    for _ in range(DRAWS):
+        values = runs.draw().assign(deployment=lambda frame: frame["deployment"].map(names))
+        for against in _false_alarms(list(comparisons(the_plan, 3, [with_values(d, values) for d in found]))):
+            seen[against] += 1
+    assert max(seen["engine"], seen["foreign"]) <= FALSE_ALARMS
+    assert min(seen["engine"], seen["foreign"]) > 0
+
+
+def _false_alarms(found: list[Comparison]) -> set[str]:
+    """The families of throughput comparisons in which one says that equal deployments differ."""
+    mine = [c for c in found if c.metric == METRIC and c.verdict in ("better", "worse")]
+    assert all(c.role == "primary" for c in mine)
+    return {"foreign" if c.deployment.startswith("llama") else c.against for c in mine}
+
+
+def with_values(one: DeploymentResult, values: pd.DataFrame) -> DeploymentResult:
+    """The deployment with these numbers as its launches' throughput."""
+    mine = values[values["deployment"] == one.id]
+    cell = one.cells["chat"]
+    launches = tuple(
+        LaunchStatistics(int(b), int(r), {METRIC: float(v), "requests": 12.0}, f"{b}" * 64)
+        for b, r, v in zip(mine["block"], mine["replica"], mine["value"], strict=True)
+    )
+    return replace(one, cells={"chat": replace(cell, launches=launches)})
+
+
 @NOISES
-@pytest.mark.parametrize("asked_sd", [0.9, 1.3])
-def test_blocks_added_until_an_interval_is_narrow_leave_it_true(asked_sd: float, normal: bool) -> None:
-    """One compared deployment, and widths at which the smallness of a residual decides most often: the worst case."""
-    asked = asked_sd * real_noise().sd
+def test_blocks_added_until_an_interval_is_narrow_leave_it_true(normal: bool) -> None:
+    """One compared deployment, and a width at which the smallness of a residual decides most often: the worst case."""
+    asked = 0.9 * real_noise().sd
     runs = Launches(np.random.default_rng(30), 12, {"x": 0.0}, normal=normal)
     missed, blocks_used = 0, []
     for _ in range(DRAWS):
