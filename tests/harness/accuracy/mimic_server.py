@@ -39,9 +39,9 @@ def number(text: object) -> int:
 ASKED = {
     r"special magic number: (\w+)$|special magic numbers? of (\w+)": r"number: {key} (\d+)",
     r"\{\"([^\"]+)\":$|of the key \"([^\"]+)\"": r"\"{key}\": \"([^\"]+)\"",
-    r"In which town did (.+) grow up|Where did (.+) settle|Under whom did (.+) study": r"{key} {verb} (\w+)",
+    r"In which town was (.+) born|Whom did (.+) marry|To which town did (.+) move": r"{key} {verb} (\w+)",
 }
-VERBS = {"In": "grew up in", "Where": "settled in", "Under": "studied under"}
+VERBS = {"In": "was born in", "Whom": "married", "To": "moved to"}
 
 
 def hidden(text: str) -> str:
@@ -131,6 +131,8 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
     if "truncates" in faults:
         ids = ids[-CUT_TO:]
     probe = body["max_tokens"] == 1
+    if "truncates-some" in faults and not probe and number(text[-300:]) % 3 == 0:
+        ids = ids[-CUT_TO:]
     if "error" in faults or ("error-on-some" in faults and not probe and number(text[-300:]) % 6 == 0):
         return 500, {"error": {"message": "out of luck"}}
     if "refuses-long" in faults and len(ids) > CUT_TO:
@@ -169,6 +171,8 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
         else:
             choice["logprobs"] = {"content": [{"top_logprobs": [{"id": t, "logprob": v} for t, v in top]}]}
     usage: dict[str, Any] = {"prompt_tokens": len(ids), "completion_tokens": 1}
+    if "talks-on" in faults:
+        usage["completion_tokens"] += body["max_tokens"]
     if "caches" in faults:
         usage["prompt_tokens_details"] = {"cached_tokens": cached(ids, "+".join(sorted(faults)))}
     return 200, {"choices": [choice], **({} if "no-usage" in faults else {"usage": usage})}

@@ -1,6 +1,7 @@
 """The worker's own judgement, with lm-eval running in this process: what each fault of a server leads to."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,72 @@ def test_a_document_is_read_once_before_its_other_questions_come(ask: Any) -> No
     assert [len(samples) for samples in documents.values()] == [6, 6, 6]
     for first, *others in documents.values():
         assert all(first["answered_ns"] <= other["asked_ns"] for other in others)
+
+
+def test_no_answer_is_taken_from_a_cache(ask: Any, server: MimicServer) -> None:
+    for _ in range(2):
+        assert ask("gsm8k", "generation", "sound+twice").state == "measured"
+    asked = [seen for seen in server.seen("sound+twice") if seen["body"]["max_tokens"] > 1]
+    assert len(asked) == 2 * 12
+
+
+def test_a_task_may_allow_longer_answers(ask: Any, server: MimicServer) -> None:
+    outcome = ask("retrieval", "generation", "sound+longer", answer_tokens=99)
+    assert outcome.answer_tokens == 99
+    assert {seen["body"]["max_tokens"] for seen in server.seen("sound+longer")} == {1, 99}  # 1: the shape check
+    assert ask("retrieval", "generation").answer_tokens == kinds()["retrieval"].output_tokens
+
+
+SCORING = """
+from collections.abc import Mapping
+
+def share(doc, results):
+    return {"share": SCORE}
+"""
+
+
+@pytest.fixture
+def graded(tmp_path: Path) -> Callable[[str], str]:
+    """A task whose own function scores."""
+
+    def made(score: str) -> str:
+        text = (TASKS_DIR / "retrieval.yaml").read_text()
+        head = text.partition("filter_list:")[0].partition("metric_list:")[0].partition("process_results:")[0]
+        metric = "process_results: !function scoring.share\nmetric_list:\n  - {metric: share, aggregation: mean}\n"
+        (tmp_path / "scoring.py").write_text(SCORING.replace("SCORE", score))
+        (tmp_path / "graded.yaml").write_text(head + metric)
+        return str(tmp_path / "graded.yaml")
+
+    return made
+
+
+def test_a_tasks_own_function_may_grade_answers(ask: Any, graded: Callable[[str], str]) -> None:
+    outcome = ask("retrieval", "generation", task_yaml=graded("0.25 if results[0] else 0"))
+    assert {(type(sample["score"]), sample["score"]) for sample in outcome.samples} == {(float, 0.25)}
+    failed = ask("retrieval", "generation", task_yaml=graded("3"))
+    assert failed.state == "failed" and "between 0 and 1" in failed.reason
+
+
+def test_every_reading_of_an_answer_is_scored_and_the_first_counts(
+    ask: Any, graded: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = Path(graded("float(len(results[0]) > 3)"))
+    filters = """filter_list:
+  - {name: whole, filter: [{function: take_first}]}
+  - {name: digit, filter: [{function: regex, regex_pattern: "([0-9])"}, {function: take_first}]}
+"""
+    path.write_text(path.read_text() + filters)
+    outcome = ask("retrieval", "generation", task_yaml=str(path))
+    assert len({sample["item_id"] for sample in outcome.samples}) == len(outcome.samples) == 18
+    assert {sample["score"] for sample in outcome.samples} == {1.0}
+    assert all(sample["other_scores"] == {"digit": 0.0} for sample in outcome.samples)
+
+
+def test_prompts_that_are_cut_later_on_are_found_too(ask: Any) -> None:
+    outcome = ask("retrieval", "generation", "truncates-some")
+    assert outcome.state == "unsupported" and "cut" in outcome.reason
+
+
+def test_a_server_that_answers_longer_than_asked_gives_no_usable_answer(ask: Any) -> None:
+    outcome = ask("retrieval", "generation", "talks-on")
+    assert outcome.state == "failed" and "at most" in outcome.reason
