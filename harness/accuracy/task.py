@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.accuracy.chat import chat_template
 from harness.errors import ConfigError
+from harness.model import Model
 
 if TYPE_CHECKING:
     from harness.accuracy.kinds.interface import Kind
@@ -201,5 +203,19 @@ def check_task(name: str, task: Task, context_tokens: int) -> None:
                 f"servers' {context_tokens}"
             )
         kind.check(task, context_tokens)
+    except ConfigError as error:
+        raise ConfigError(f"accuracy.{name}.{error}") from error
+
+
+def check_prompt(name: str, task: Task, model: Model) -> None:
+    """Raise `ConfigError` where a chat is asked for and the model's files have no template that takes its arguments."""
+    if task.prompt != "chat":
+        return
+    try:
+        template = chat_template(model, task.chat_template_arguments)
+        try:
+            template.render("?")
+        except Exception as error:  # a template is a program: it may raise anything
+            raise ConfigError(f"chat_template_arguments: {type(error).__name__}: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"accuracy.{name}.{error}") from error

@@ -1,6 +1,7 @@
 """Questions posed as chats, through lm-eval, against a server that keeps what it was sent."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from harness.accuracy.kinds import kinds
 from harness.accuracy.lm_eval_worker import run
 from harness.accuracy.served_completions import Prompt, ServedCompletions
 from harness.accuracy.stop_list import Stop, stop_of_chat, stop_of_completion
-from harness.accuracy.task import TASKS_DIR
+from harness.accuracy.task import TASKS_DIR, Task, check_prompt
+from harness.errors import ConfigError
 from harness.model import Model
 
 
@@ -79,6 +81,30 @@ def test_a_chat_ends_with_its_turn_and_not_where_a_completion_would(ask: Any, se
     asked = [seen["body"] for seen in server.seen("sound+chat-at-8") if seen["body"]["max_tokens"] > 1]
     assert {tuple(body["stop"]) for body in asked} == {tuple(one.stop)}
     assert {tuple(body["stop_token_ids"]) for body in asked} == {tuple(one.stop_token_ids)}
+
+
+def test_a_model_without_a_template_is_refused_before_anything_is_launched(model: Model, tmp_path: Path) -> None:
+    shutil.copytree(model.path, tmp_path / "plain")
+    config = tmp_path / "plain" / "tokenizer_config.json"
+    plain = Model("plain", model.shape, str(tmp_path / "plain"), None, "", "")
+    chat = Task(context_tokens=400, prompt="chat")
+    check_prompt("mine", chat, model)
+    kept = {key: value for key, value in json.loads(config.read_text()).items() if key != "chat_template"}
+    config.write_text(json.dumps(kept))
+    with pytest.raises(ConfigError, match=r"accuracy\.mine\.prompt: plain has no chat template"):
+        check_prompt("mine", chat, plain)
+    check_prompt("mine", Task(context_tokens=400), plain)
+
+
+def test_arguments_that_a_template_refuses_are_named(model: Model, tmp_path: Path) -> None:
+    shutil.copytree(model.path, tmp_path / "strict")
+    config = tmp_path / "strict" / "tokenizer_config.json"
+    template = "{% if terse %}{{ raise_exception('terse is not for us') }}{% endif %}{{ messages[0]['content'] }}"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": template}))
+    strict = Model("strict", model.shape, str(tmp_path / "strict"), None, "", "")
+    task = Task(context_tokens=400, prompt="chat", chat_template_arguments={"terse": True})
+    with pytest.raises(ConfigError, match=r"accuracy\.mine\.chat_template_arguments: .*terse is not for us"):
+        check_prompt("mine", task, strict)
 
 
 UNTIL = ["\n", ".", "\n\n", "\ndef", "Question:", "42"]
