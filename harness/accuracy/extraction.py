@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _SIGN = r"(?:(?<![\w.)\]])[-+])?"
-_NUMBER = rf"{_SIGN}[$€£¥]?[ \t]?{_SIGN}(?:(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
+_NUMBER = rf"{_SIGN}(?:[$€£¥][ \t]?)?{_SIGN}(?:(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
 _IS_NUMBER = re.compile(_NUMBER)
 _BEHIND = re.compile(rf"####[ \t]*({_NUMBER})")
 _ALONE = re.compile(rf"####[ \t]*({_NUMBER})(?![.)][ \t]+\w)[^\d\n]*$", re.MULTILINE)

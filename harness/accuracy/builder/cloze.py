@@ -16,7 +16,7 @@ SENTENCE_CHARS = (30, 320)
 WORDS_BEFORE = 3
 """Words (or as many times two Chinese characters) that stand before a gap, so that they lead to it."""
 
-_BLOCK = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+>|#]|\d+[.)][ \t]))")
+_BLOCK = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+>|#]|\d+[.)][ \t]))|(?m:^[ \t]*[|#].*\n)")
 """Where a sentence can't go on: a blank line, a list's next item, a heading, a table's next row."""
 
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*[ \t\n]+(?=[^\sa-zа-я])|(?<=[。！？；])[”’」』）]*\n?")
@@ -25,7 +25,7 @@ _KINDS = (
     r"\d{1,4}年(?:\d{1,2}月)?(?:\d{1,2}日)?",  # 1999年3月
     r"\d{4}-\d{2}-\d{2}",
     r"《[^《》\n]{2,20}》|「[^「」\n]{2,20}」",
-    r"(?<![^\W_])[A-Za-z_][A-Za-z0-9]*(?:[_.-][A-Za-z0-9]+)*[_\d](?:[A-Za-z0-9]|[_.-](?=[A-Za-z0-9]))*(?![^\W_])",
+    r"(?<![A-Za-z0-9_])(?=[A-Za-z.-]*[_\d])[A-Za-z_][A-Za-z0-9_]*(?:[.-][A-Za-z0-9_]+)*",
     r"(?<![\w.,])\d+(?:[.,:/]\d+)+(?![\w])|(?<![\w.,])\d{2,}(?![\w])(?![.,]\d)",
     r"(?<=[A-Za-zÀ-ɏͰ-ӿ,;)] )(?:[A-ZÀ-ÖØ-ÞΑ-ΩА-Я][^\W\d_]{2,})(?: [A-ZÀ-ÖØ-ÞΑ-ΩА-Я][^\W\d_]{2,})*",
     r"(?<=[\u3040-\u30ff\u4e00-\u9fff])[A-Za-z][A-Za-z0-9+.-]{2,}(?=[\u3040-\u30ff\u4e00-\u9fff])",
@@ -66,7 +66,11 @@ def gaps(document: str) -> Iterator[Gap]:
     for start, end in sentences(document):
         sentence = document[start:end]
         shortest, longest = SENTENCE_CHARS
-        if len(sentence) * (1 + bool(_CHINESE.search(sentence))) < shortest or len(sentence) > longest:
+        if (
+            len(sentence) * (1 + bool(_CHINESE.search(sentence))) < shortest
+            or len(sentence) > longest
+            or GAP in sentence
+        ):
             continue
         for found in _DISTINCTIVE.finditer(sentence):
             answer, before = found[0], sentence[: found.start()]

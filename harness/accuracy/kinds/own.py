@@ -64,7 +64,7 @@ def _letter(index: int) -> str:
 def chance(rows: Sequence[Row]) -> float:
     """What the best constant letter scores; open answers can't be guessed."""
     letters = [row["target"] for row in rows if row["choices"]]
-    guessed = sum(1 / len(row["choices"]) for row in rows)
+    guessed = sum(1 / len(row["choices"]) for row in rows if row["choices"])
     return max([guessed, *map(letters.count, set(letters))]) / len(rows)
 
 
