@@ -18,6 +18,8 @@ from harness.traffic.load import Load
 STOP_S = 1.0
 TASK_START_S = 3.0
 """Start of the lm-eval process and loading of its task."""
+UNDER_LOAD_FACTOR = 3.0
+"""Questions beside a load share the engine with it; what it is on this host is learned."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def estimate(
         if unsupported_on(task, backend) is None:
             asked = kind_of(task).size(task)
             prompt_tokens = asked.distinct_prompt_tokens if reuse else asked.prompt_tokens
-            accuracy_s += TASK_START_S + rates.seconds(prompt_tokens, asked.output_tokens, asked.questions)
+            asking_s = rates.seconds(prompt_tokens, asked.output_tokens, asked.questions)
+            accuracy_s += TASK_START_S + (UNDER_LOAD_FACTOR * asking_s if task.under_load else asking_s)
     check_tokens, checks = output_check.size(options, context_tokens, prefix_reuse=reuse, echo=backend.reads_echo)
     fidelity_s = rates.seconds(*greedy.size(options, context_tokens, prefix_reuse=reuse))
     # Repeats are asked in the first block only.
