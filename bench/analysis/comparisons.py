@@ -38,6 +38,10 @@ EXPLORATORY = (
 """Compared as well, without adjustment; a finding among them is a hint."""
 
 
+_COLUMNS = ["deployment", "block", "replica", "value"]
+_NO_VALUES = pd.DataFrame([], columns=_COLUMNS)
+
+
 def comparisons(plan: Mapping[str, Any], blocks: int, deployments: Sequence[DeploymentResult]) -> Iterable[Comparison]:
     """Each deployment against its engine's baseline and against the common one, for every load."""
     loads = plan.get("loads") or {}
@@ -88,7 +92,7 @@ def _against_engine(view: View, base: DeploymentResult, family: Sequence[Deploym
     others = [d for d in family if d.id != base.id and d.cells]
     obstacles = {other.id: obstacle(view, other, base) for other in others}
     sound = [one for one in others if obstacles[one.id] is None and not unbounded_launches(one, view)]
-    values = _values([base, *sound], view)
+    values = _values([base, *sound] if sound else [], view)
     adjust = view.role == "primary"
     step = view.resolution(values)
     estimates = (
@@ -129,7 +133,7 @@ def _against_common(
             why_not = "another model"
         if why_not is None and view.closed and is_latency(view.metric):
             why_not = "closed loop: a faster server gets more load, so that latencies are not ranked across engines"
-        values = _values([common, other], view)
+        values = _values([common, other] if why_not is None else [], view)
         count = max(1, len(ranked)) * view.loads if view.role == "primary" else 1
         step = view.resolution(values)
         estimate = (
@@ -160,7 +164,7 @@ def _values(deployments: Sequence[DeploymentResult], view: View) -> pd.DataFrame
         for s in cell.launches
         if math.isfinite(s.values.get(view.metric, math.nan)) and s.values[view.metric] > 0
     ]
-    return pd.DataFrame(rows, columns=["deployment", "block", "replica", "value"])
+    return pd.DataFrame(rows, columns=_COLUMNS) if rows else _NO_VALUES
 
 
 def _comparison(
