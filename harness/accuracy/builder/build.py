@@ -19,7 +19,7 @@ RESERVED_TOKENS = 160
 """Of a prompt, for its question; a sentence that takes more is not used."""
 
 MOST_ANSWER_TOKENS = 16
-CHARS_PER_TOKEN = 8
+CHARS_PER_TOKEN = 5
 """So much text is tokenised at a time to find a document's end; it is doubled where that isn't enough."""
 
 

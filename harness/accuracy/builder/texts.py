@@ -8,8 +8,8 @@ from pathlib import Path
 from harness.errors import ConfigError
 
 SUFFIXES = (".txt", ".md")
-MOST_BYTES = 16 * 2**20
-"""Of all files together; enough for hundreds of documents, and tokenised within half a minute."""
+MOST_BYTES = 8 * 2**20
+"""Of all files together; enough for hundreds of documents, and tokenised in half a minute."""
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.accuracy.data_set import files_of
 from harness.accuracy.kinds.own import chance
-from harness.accuracy.own_file import read_own
+from harness.accuracy.own_file import _FIELDS, read_own
 from harness.accuracy.task import Task, check_task, kind_of
 from harness.errors import ConfigError
 
@@ -154,3 +154,14 @@ def test_chance_is_the_best_constant_letter_and_none_for_open_answers() -> None:
     assert chance([row("A", 4), row("B", 4), row("C", 4), row("D", 4)]) == 0.25
     assert chance([row("Ada", 0), row("Bob", 0)]) == 0.0
     assert chance([row("A", 2), row("Ada", 0)]) == 0.5
+
+
+def test_the_documented_example_is_of_the_documented_form(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[3] / "docs" / "accuracy.md").read_text()
+    (tmp_path / "report.txt").write_text("Sales were lower.")
+    example = document.partition("```json\n")[2].partition("```")[0]
+    found = read_own(written(tmp_path, *example.splitlines()))
+    assert [one.scored_by for one in found] == ["contains", "exact", "rouge_l", "contains"]
+    assert found[0].document == found[1].document != "" and found[1].answers == ("C",)
+    described = document.partition("## Your own questions")[2]
+    assert all(f"`{field}`" in described for field in _FIELDS)
