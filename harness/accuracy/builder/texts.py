@@ -9,7 +9,7 @@ from harness.errors import ConfigError
 
 SUFFIXES = (".txt", ".md")
 MOST_BYTES = 8 * 2**20
-"""Of all files together; enough for hundreds of documents, and tokenised in half a minute."""
+"""Of all files together; enough for hundreds of documents, and tokenised within a minute."""
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
