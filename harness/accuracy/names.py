@@ -1,29 +1,11 @@
-"""Made-up proper names: nobody knows anything about them, and no tokenizer has them as one token."""
+"""Names by the hundred, none twice: everyday nouns, and made-up proper names of two nouns.
+
+Their first tokens differ in most tokenizers. Small models take names that begin alike for one another: in a JSON object
+of 300 to 500 tokens SmolLM2-135M found the values of 5 of 6 nouns, and of 3 of 6 names made of syllables.
+"""
 
 import random
-from collections.abc import Sequence
-
-SYLLABLES = (
-    "ba", "be", "bo", "da", "de", "do", "fa", "fe", "ga", "go", "ka", "ke", "ko", "la", "le", "lo", "ma", "me", "mi",
-    "mo", "na", "ne", "ni", "no", "pa", "pe", "po", "ra", "re", "ri", "ro", "sa", "se", "so", "ta", "te", "to", "va",
-    "ve", "vo",
-)  # fmt: skip
-ENDS = ("n", "l", "r", "s", "m", "k", "x", "rd", "lt", "nd", "sk", "th")
-
-
-def name(rng: random.Random, syllables: int = 3) -> str:
-    """A name such as Velomard; one of some 770,000 of three syllables."""
-    text = "".join(rng.choice(SYLLABLES) for _ in range(syllables)) + rng.choice(ENDS)
-    return text.capitalize()
-
-
-def names(rng: random.Random, count: int, syllables: int = 3, but: Sequence[str] = ()) -> list[str]:
-    """Different names, none of `but`."""
-    found = dict.fromkeys(but)
-    while len(found) < len(set(but)) + count:
-        found.setdefault(name(rng, syllables))
-    return list(found)[len(set(but)) :]
-
+from collections.abc import Iterator, Sequence
 
 _WORDS = """
 anchor apple apron arrow autumn bacon badge balcony bamboo banana barrel basket beach bean bell bench berry bird
@@ -50,3 +32,21 @@ window wine winter wolf wood wool yarn zebra
 """
 WORDS = tuple(_WORDS.split())
 """Everyday nouns, none twice."""
+
+
+def distinct(nouns: Sequence[str], join: str = "-") -> Iterator[str]:
+    """The nouns, and when they are used up pairs of them."""
+    yield from nouns
+    yield from pairs(nouns, join)
+
+
+def pairs(nouns: Sequence[str], join: str = "") -> Iterator[str]:
+    """Pairs of nouns: each noun once as the first before any comes again, and neighbours have no noun in common."""
+    count = len(nouns)
+    for step in (*range(count // 2, count), *range(1, count // 2)):
+        yield from (f"{noun}{join}{nouns[(at + step) % count]}" for at, noun in enumerate(nouns))
+
+
+def shuffled(rng: random.Random) -> list[str]:
+    """All nouns in an order drawn from a seed."""
+    return rng.sample(WORDS, len(WORDS))

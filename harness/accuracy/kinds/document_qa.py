@@ -10,7 +10,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from harness.accuracy import data_files, data_set
 from harness.accuracy.data_files import TEXT, item_name
@@ -27,19 +27,23 @@ from harness.accuracy.haystack import (
     spread,
 )
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
-from harness.accuracy.names import names
+from harness.accuracy.names import distinct, pairs, shuffled
 from harness.accuracy.passages import encode
 from harness.accuracy.straw import WHERE, sentence
 from harness.accuracy.task import Task
 from harness.errors import ConfigError
 
 FACTS = (
-    ("grew up in", "In which town did {person} grow up?"),
-    ("studied under", "Under whom did {person} study?"),
-    ("settled in", "Where did {person} settle?"),
+    ("was born in", "In which town was {person} born?"),
+    ("married", "Whom did {person} marry?"),
+    ("moved to", "To which town did {person} move?"),
 )
 """How a passage words a fact, and the question for it."""
-COMPLETION = "\n\nQuestion: {question}\nAnswer:"
+FORENAMES = (
+    "Ada", "Anna", "Clara", "David", "Emma", "Felix", "George", "Helen", "Hugo", "Ida", "James", "Julia", "Karl",
+    "Laura", "Martin", "Nora", "Oscar", "Paul", "Rosa", "Simon", "Thomas", "Vera", "Walter", "Yvonne",
+)  # fmt: skip
+COMPLETION = "\n\nQuestion: {question} Answer:"
 CHAT = "\n\n{question} Answer as briefly as you can, with words of the text."
 FILES = ("passages.jsonl.gz",)
 LAYOUT = "passages: id, passage, question, answer (words of the passage)"
@@ -54,18 +58,22 @@ class Person:
 
     def passage(self, rng: random.Random) -> str:
         """A short life."""
-        (grew_up, studied, settled), (town, teacher, home) = (wording for wording, _ in FACTS), self.values
+        born, married, moved = (f"{wording} {value}" for (wording, _), value in zip(FACTS, self.values, strict=True))
         return (
-            f"{self.name} {grew_up} {town}, a small town {rng.choice(WHERE)}. {sentence(rng)} As a young person "
-            f"{self.name} {studied} {teacher} for several years. {sentence(rng)} In later life {self.name} {settled} "
-            f"{home}, in a house {rng.choice(WHERE)}."
+            f"{self.name} {born}, a small town {rng.choice(WHERE)}. {sentence(rng)} After the war {self.name} "
+            f"{married}, whom everybody liked. {sentence(rng)} In later years {self.name} {moved}, {rng.choice(WHERE)}."
         )
 
 
 def people(rng: random.Random, count: int) -> list[Person]:
     """People none of whose names, nor the names in their lives, occur twice."""
-    found = iter(names(rng, count * (2 + len(FACTS))))
-    return [Person(f"{next(found)} {next(found)}", tuple(next(found) for _ in FACTS)) for _ in range(count)]
+    surnames = list(islice(distinct(shuffled(rng), ""), count))
+    taken = set(surnames)
+    others = (name for name in pairs(shuffled(rng)) if name not in taken)
+    return [
+        Person(f"{rng.choice(FORENAMES)} {surname.capitalize()}", tuple(next(others).capitalize() for _ in FACTS))
+        for surname in surnames
+    ]
 
 
 def joined(others: Sequence[str], asked: Sequence[str], depths: Sequence[float], words: int, filler: str) -> str:

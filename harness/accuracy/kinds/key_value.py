@@ -6,7 +6,6 @@ value stands in the answer, which is the paper's criterion. Keys and values are 
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.accuracy import data_set
@@ -25,7 +24,7 @@ from harness.accuracy.haystack import (
     spread,
 )
 from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
-from harness.accuracy.names import WORDS
+from harness.accuracy.names import distinct, shuffled
 from harness.accuracy.task import Task, answer_tokens_of
 from harness.errors import ConfigError
 
@@ -59,13 +58,13 @@ def written(pairs: list[tuple[str, str]], filler: str) -> str:
 def document(task: Task, asking: Asking, blank: Blank) -> list[Row]:
     """The questions on one object."""
     rng = blank.rng
-    nouns = rng.sample(WORDS, len(WORDS))
+    nouns = shuffled(rng)
     keys = evenly_long(asking, rng, nouns[: len(nouns) // 2], lambda key: question(asking, key), task.questions)
     rest = [noun for noun in nouns if noun not in keys]
     # A pair takes more than four tokens in any tokenizer.
     values = digits(rng, task.questions + blank.tokens // 4)
     asked = list(zip(keys, values, strict=False))
-    others = list(zip(_keys(rest), values[task.questions :], strict=False))
+    others = list(zip(distinct(rest), values[task.questions :], strict=False))
     depths = spread(rng, task.questions)
 
     def write(count: int, filler: str) -> str:
@@ -81,13 +80,6 @@ def document(task: Task, asking: Asking, blank: Blank) -> list[Row]:
         for (key, value), text in zip(asked, texts, strict=True)
     ]
     return rows_of(asking, blank.document_id, whole, found)
-
-
-def _keys(nouns: Sequence[str]) -> Iterator[str]:
-    """The nouns, and when they are used up pairs of them."""
-    yield from nouns
-    for step in range(1, len(nouns)):
-        yield from (f"{noun}-{nouns[(at + step) % len(nouns)]}" for at, noun in enumerate(nouns))
 
 
 def _own(task: Task) -> list[Row]:
