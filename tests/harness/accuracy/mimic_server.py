@@ -39,7 +39,7 @@ def number(text: object) -> int:
 ASKED = {
     r"special magic number: (\w+)$|special magic numbers? of (\w+)": r"number: {key} (\d+)",
     r"\{\"([^\"]+)\":$|of the key \"([^\"]+)\"": r"\"{key}\": \"([^\"]+)\"",
-    r"In which town was (.+) born|Whom did (.+) marry|To which town did (.+) move": r"{key} {verb} (\w+)",
+    r"In which town was (.+?) born|Whom did (.+?) marry|To which town did (.+?) move": r"{key} {verb} (\w+)",
 }
 VERBS = {"In": "was born in", "Whom": "married", "To": "moved to"}
 
