@@ -35,7 +35,7 @@ from harness.errors import ConfigError
 
 FACTS = (
     ("was born in", "In which town was {person} born?"),
-    ("married", "Whom did {person} marry?"),
+    ("went to school in", "In which town did {person} go to school?"),
     ("moved to", "To which town did {person} move?"),
 )
 """How a passage words a fact, and the question for it."""
@@ -58,10 +58,10 @@ class Person:
 
     def passage(self, rng: random.Random) -> str:
         """A short life."""
-        born, married, moved = (f"{wording} {value}" for (wording, _), value in zip(FACTS, self.values, strict=True))
+        born, school, moved = (f"{wording} {value}" for (wording, _), value in zip(FACTS, self.values, strict=True))
         return (
-            f"{self.name} {born}, a small town {rng.choice(WHERE)}. {sentence(rng)} After the war {self.name} "
-            f"{married}, whom everybody liked. {sentence(rng)} In later years {self.name} {moved}, {rng.choice(WHERE)}."
+            f"{self.name} {born}, a small town {rng.choice(WHERE)}. {sentence(rng)} As a child {self.name} {school}, "
+            f"{rng.choice(WHERE)}. {sentence(rng)} In later years {self.name} {moved}, {rng.choice(WHERE)}."
         )
 
 

@@ -39,9 +39,9 @@ def number(text: object) -> int:
 ASKED = {
     r"special magic number: (\w+)$|special magic numbers? of (\w+)": r"number: {key} (\d+)",
     r"\{\"([^\"]+)\":$|of the key \"([^\"]+)\"": r"\"{key}\": \"([^\"]+)\"",
-    r"In which town was (.+?) born|Whom did (.+?) marry|To which town did (.+?) move": r"{key} {verb} (\w+)",
+    r"In which town was (.+?) born|In which town did (.+?) go to|To which town did (.+?) move": r"{key} {verb} (\w+)",
 }
-VERBS = {"In": "was born in", "Whom": "married", "To": "moved to"}
+VERBS = {"born": "was born in", "to": "went to school in", "move": "moved to"}
 
 
 def hidden(text: str) -> str:
@@ -52,7 +52,7 @@ def hidden(text: str) -> str:
     for form, place in ASKED.items():
         if asked := re.search(form, question, re.IGNORECASE):
             key = next(filter(None, asked.groups()))
-            found = re.findall(place.format(key=re.escape(key), verb=VERBS.get(asked[0].split()[0])), document)
+            found = re.findall(place.format(key=re.escape(key), verb=VERBS.get(asked[0].split()[-1])), document)
             return " " + ", ".join(dict.fromkeys(found)) if found else " 1"
     keys = re.findall(r"\[key: (.+?)\]", text)
     return f" {keys[-1]}" if keys else " nothing"

@@ -138,7 +138,7 @@ PINNED = {
     "multi-needle": "68b78dbece4fc26fb536fd1b3a8ab2543b723e38fb350372ffb0538f937cf87b",
     "key-value": "149c6a9c90c57af943cecd786f0c8a28de64716ffdbd676058c9f8017fed2eeb",
     "variable-tracking": "d4b8c3c94a8b2377937e08dd14ac780b55e429304e9c14c288e9c8b2bd5d1a44",
-    "document-qa": "78ecb83580859615402b9e22a309dd3c4eba0170e4b573c670900dc96f092335",
+    "document-qa": "eeaa569b114761b1dc7ea96e16adb8180a840bfe1ca07ea9dbdf5484d9dfad2e",
 }
 
 
