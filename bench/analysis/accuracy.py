@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.analysis.accuracy_verdict import Compared, Margin, compare_task, judged
 from bench.analysis.flips import flips, repeated
+from bench.analysis.grid import length_by_depth
 from bench.analysis.load import LaunchRecord, RunRecord, TaskRecord
 from bench.analysis.pairing import asked_differently, not_measured, scored, scores
 from bench.analysis.result import AccuracyComparison, AccuracyScore, DeploymentResult
@@ -37,6 +38,8 @@ def task_score(launches: Sequence[LaunchRecord], task: str) -> AccuracyScore:
         score=float(np.mean([score for score, _ in items.values()])) if items else None,
         chance=_chance(list(measured.values())),
         exercises=(exercises,) if isinstance(exercises, str) else tuple(map(str, exercises)),
+        grid=length_by_depth(sample for record in measured.values() for sample in record.samples),
+        notes=tuple(dict.fromkeys(str(note) for r in records for note in r.get("notes") or ())),
     )
 
 

@@ -325,7 +325,8 @@ class GridCell:
 class AccuracyScore:
     """One task on one deployment, over its launches (of the baseline: A, and A′ only where A is missing).
 
-    `grid` is its score by length × depth, where the questions have both.
+    `grid` is its score by length × depth, where the questions have both; `notes` is what a reader must know of how they
+    were asked and scored.
     """
 
     task: str
@@ -337,6 +338,7 @@ class AccuracyScore:
     chance: float | None
     exercises: tuple[str, ...] = ()
     grid: tuple[GridCell, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def accuracy(analysis: Analysis) -> Iterable[Row]:
                 "McNemar p": _p_values(c) if c and known else "–",
                 "verdict": c.verdict if c else "–",
                 "why": f"{c.reason} ({c.method})" if c and c.method else c.reason if c else "–",
+                "notes": "; ".join(score.notes) or "–",
             }
 
 
