@@ -19,7 +19,7 @@ from bench.store import HARDWARE_KEYS
 _CLIENT = ("transport", "processes", "workers", "cores", "keep_alive")
 _OPTIONS = ("command", "extra_args", "env")
 _CEILING = ("streams", "tokens_per_s", "requests_per_s", "transport")
-_RESULT = ("kind", "metric")
+_ALSO_ASKED = {"mode": "way of asking", "kind": "kind", "metric": "score"}
 
 
 @dataclass(frozen=True)
@@ -248,15 +248,10 @@ def _tasks(pair: Pair) -> Iterator[Difference]:
 def _asked(mine: TaskRecord, theirs: TaskRecord) -> list[tuple[str, Values]]:
     """How a block's questions were asked otherwise, as far as both records say; empty where answers can be paired."""
     found: list[tuple[str, Values]] = []
-    for key in (*ASKED, *_RESULT):
-        values = _name_of_load(mine.facts.get(key)), _name_of_load(theirs.facts.get(key))
-        if key in mine.facts and key in theirs.facts and values[0] != values[1]:
-            found.append((f"{ASKED.get(key, key)} ({key})", values))
-    if not found and (why := asked_differently({0: mine}, {0: theirs})):
-        found.append((why, (mine.facts.get("asked_sha256"), theirs.facts.get("asked_sha256"))))
+    for key, words in {**ASKED, **_ALSO_ASKED}.items():
+        if key in mine.facts and key in theirs.facts and mine.facts[key] != theirs.facts[key]:
+            found.append((f"{words} ({key})", (mine.facts[key], theirs.facts[key])))
+    if not found and asked_differently({0: mine}, {0: theirs}):
+        key = "asked_sha256"
+        found.append((f"questions and how they were asked ({key})", (mine.facts.get(key), theirs.facts.get(key))))
     return found
-
-
-def _name_of_load(value: Any) -> Any:
-    """Of the load beside the questions only its name: what came of it differs from launch to launch."""
-    return value.get("load") if isinstance(value, dict) and "load" in value else value

@@ -1,0 +1,123 @@
+"""What stands in the way of comparing two runs is named with both values; what one compares on purpose is allowed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.comparability import differences, engine_changed
+from bench.difference import ACCURACY, ALL, MEMORY, SPEED, Difference
+from bench.sides import Named, named
+from harness.errors import ConfigError
+from tests.bench.runs import BASE, FP8, LLAMA
+from tests.bench.two_runs import Launches, alter, pair, run
+
+Alteration = Callable[[Path], Named]
+
+
+def manifest(*path: str, value: Any) -> Alteration:
+    return lambda root: alter(run(root), "manifest.json", *path, value=value)
+
+
+def planned(*path: str, value: Any) -> Alteration:
+    return lambda root: alter(run(root), "plan.json", *path, value=value)
+
+
+def launched(deployments: tuple[str, ...] = (BASE, FP8), **values: Any) -> Alteration:
+    """Every launch of some deployments, its facts replaced."""
+
+    def change(launches: Launches) -> None:
+        for (_, deployment, _), spec in launches.items():
+            if deployment in deployments:
+                for key, value in values.items():
+                    setattr(spec, key, value)
+
+    return lambda root: run(root, launches=change)
+
+
+def found(tmp_path: Path, altered: Alteration, deployment: str = FP8) -> list[Difference]:
+    return differences(pair(run(tmp_path / "a"), altered(tmp_path / "b"), deployment))
+
+
+def test_a_run_differs_in_nothing_from_itself(tmp_path: Path) -> None:
+    assert found(tmp_path, run) == []
+
+
+@pytest.mark.parametrize(
+    ("altered", "words", "voids"),
+    [
+        (manifest("models", "tiny", "content_sha256", value="0" * 64), "content_sha256", ALL),
+        (manifest("models", value={}), "content_sha256", ALL),
+        (planned("settings", "tiny", value={"context_tokens": 4096}), "context length", ALL),
+        (planned("kv_budget_bytes", "tiny", value=1), "KV budget", (SPEED, MEMORY)),
+        (manifest("hardware", "cpu", value="another CPU"), "hardware: cpu", (SPEED,)),
+        (manifest("hardware", "hostname", value="node2"), "hardware: hostname", (SPEED,)),
+        (manifest("hardware", "gpus", value=[{"name": "G"}]), "hardware: gpus", (SPEED,)),
+        (planned("loads", "chat", "arrival", "concurrency", value=9), "load chat: arrival: concurrency", (SPEED,)),
+        (planned("loads", "chat", "requests", value=13), "load chat: requests", (SPEED,)),
+        (launched(schedule_sha256="9" * 64), "traffic of block 0 (schedule_sha256)", (SPEED,)),
+        (launched(cache_state="warm"), "prefix cache at the start", (SPEED,)),
+        (launched(client={"cpu_share_max": 0.97}), "client-bound", (SPEED,)),
+        (launched(cell_state="failed", cell_reason="it died"), "it died", (SPEED,)),
+        (launched(items_sha256="9" * 64), "questions (items_sha256)", (ACCURACY,)),
+        (launched(mode="loglikelihood"), "way of asking (mode)", (ACCURACY,)),
+        (manifest("data", "retrieval", value="8" * 64), "data: retrieval", (ACCURACY,)),
+        (planned("accuracy", value={}), "task retrieval: state", (ACCURACY,)),
+    ],
+)
+def test_what_voids_a_comparison_is_named_with_both_values(
+    altered: Alteration, words: str, voids: tuple[str, ...], tmp_path: Path
+) -> None:
+    named_so = [d for d in found(tmp_path, altered) if words in d.text and d.voids]
+    assert named_so, f"{words} is not named"
+    assert named_so[0].voids == voids
+    assert named_so[0].a != named_so[0].b
+
+
+@pytest.mark.parametrize(
+    ("altered", "words"),
+    [
+        (manifest("engines", "vllm", "version", value="0.33.0"), "engine: version"),
+        (manifest("engines", "vllm", "packages_sha256", value="0" * 64), "engine: packages_sha256"),
+        (manifest("identity", "code_sha256", value="0" * 64), "code_sha256"),
+        (manifest("seed", value=2), "seed"),
+        (manifest("status", value="incomplete"), "complete blocks"),
+        (planned("accuracy", "retrieval", "margin_pp", value=5.0), "margin_pp"),
+    ],
+)
+def test_what_a_user_may_compare_is_named_and_allowed(altered: Alteration, words: str, tmp_path: Path) -> None:
+    differing = found(tmp_path, altered)
+    assert any(words in d.text for d in differing)
+    assert not any(d.voids for d in differing)
+
+
+def test_another_engine_is_no_drift_control(tmp_path: Path) -> None:
+    version = manifest("engines", "vllm", "version", value="0.33.0")
+    assert engine_changed(found(tmp_path, version, BASE))
+    assert not engine_changed(found(tmp_path / "again", version, LLAMA))
+
+
+def test_a_block_of_other_traffic_is_left_out_and_the_rest_compared(tmp_path: Path) -> None:
+    def change(launches: Launches) -> None:
+        launches[1, FP8, 1].schedule_sha256 = "9" * 64
+
+    held = pair(run(tmp_path / "a"), run(tmp_path / "b", launches=change), FP8)
+    assert held.shared_blocks("chat") == [0, 2]
+    (one,) = differences(held)
+    assert "block 1" in one.what
+    assert one.voids == ()
+
+
+def test_broken_output_voids_speed_and_not_the_scores(tmp_path: Path) -> None:
+    differing = found(tmp_path, launched((FP8,), output_check=None, effect={"mismatches": ["kv dtype"]}))
+    assert any(d.what == "state" and d.voids == ALL for d in differing), "not in effect: nothing is what it says"
+
+
+def test_what_is_named_must_be_a_run_and_a_deployment_of_it(tmp_path: Path) -> None:
+    one = run(tmp_path)
+    assert named(f"{one.path}:{FP8}", "a") == Named(one.path, FP8)
+    with pytest.raises(ConfigError, match=r"a=nothing is no run.*manifest\.json"):
+        named("nothing", "a")
+    with pytest.raises(ConfigError, match="is no run"):
+        named(f"{one.path}:{FP8}", "run", whole=True)
