@@ -13,6 +13,9 @@ from bench.until import in_words
 from harness.accuracy.task import Task
 from harness.traffic.load import Load
 
+_LARGEST_TOLD_PCT = 300
+"""A smallest effect beyond that says only that too few blocks are planned."""
+
 
 def print_plan(console: Console, plan: Plan, config: Config) -> None:
     """Print the plan."""
@@ -130,14 +133,20 @@ def _smallest_effect(plan: Plan) -> str:
     effect = plan.smallest_effect
     throughput, latency = effect.get("throughput"), effect.get("latency")
     if throughput is None or latency is None:
-        return "verdicts     none: one block gives no verdict"
+        why = "one block gives no verdict" if plan.blocks < 2 else "no engine has anything to compare with its baseline"
+        return f"verdicts     none within an engine: {why}"
     noise = f"{100 * plan.noise.throughput:.0f} % and {100 * plan.noise.latency:.0f} %"
     source = (
         f"noise measured: {noise}"
         if plan.noise.measured
         else f"noise assumed: {noise}, not measured on this machine yet"
     )
-    return f"verdicts     smallest effect visible: throughput {throughput:.0f} %, TTFT P90 {latency:.0f} % ({source})"
+    seen = f"throughput {_percent(throughput)}, TTFT P90 {_percent(latency)}"
+    return f"verdicts     smallest effect visible: {seen} ({source})"
+
+
+def _percent(effect: float) -> str:
+    return f"{effect:.0f} %" if effect <= _LARGEST_TOLD_PCT else f"> {_LARGEST_TOLD_PCT} %"
 
 
 def mebibytes(count: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bench.analysis.compare import HIGHER_IS_BETTER
 from bench.analysis.metrics import limit_name, sla_limits
 from bench.analysis.result import AccuracyComparison, Analysis, Comparison, DeploymentResult
-from bench.report.form import accuracy_effect, accuracy_name, effect, margin, metric_name, milliseconds
+from bench.report.form import accuracy_effect, accuracy_name, effect, extension, margin, metric_name, milliseconds
 
 
 def conclusion(analysis: Analysis) -> list[str]:
@@ -176,5 +176,6 @@ def _not_ranked(analysis: Analysis) -> list[str]:
 
 def _incomplete(analysis: Analysis) -> list[str]:
     if analysis.blocks >= analysis.blocks_planned:
-        return []
+        added = extension(analysis.plan.get("extension"))
+        return [added] if added else []
     return [f"Incomplete: {analysis.blocks} of {analysis.blocks_planned} blocks are measured."]

@@ -1,6 +1,8 @@
 """How numbers are written for people: units, signs, intervals. Every table and the page use these and no others."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from bench.analysis.result import AccuracyComparison, Analysis, Comparison, DeploymentResult, Quantile
 
@@ -132,6 +134,15 @@ def margin(comparison: AccuracyComparison) -> str:
 def percent(value: float) -> str:
     """A percentage that may be small."""
     return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
+
+
+def extension(facts: Mapping[str, Any] | None) -> str:
+    """How many blocks the asked precision added, and why it ended; empty where none was asked."""
+    if not facts:
+        return ""
+    added = facts["blocks_added"]
+    count = f"{added} block{'' if added == 1 else 's'} more than the {facts['blocks_planned']} planned"
+    return f"Precision asked for added {count}: {facts['why']}."
 
 
 def verdict_line(analysis: Analysis, one: DeploymentResult, load: str) -> str:

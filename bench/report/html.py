@@ -25,8 +25,9 @@ Row = dict[str, str]
 METHODS = (
     "A block holds one launch of every deployment in random order, the common baseline twice (A and A′). Only complete "
     "blocks are analysed.",
-    "Differences are tested across launches: one statistic a launch, log(statistic) ~ deployment + block, the residual "
-    "pooled within an engine; intervals are 95 % and hold together over an engine's deployments (Dunnett).",
+    "Differences are tested across launches: one statistic a launch, log(statistic) ~ deployment + block, A and A′ averaged, "
+    "the residual pooled within an engine; intervals are 95 % (97.5 % where blocks were added by precision) and hold "
+    "together over an engine's deployments (Dunnett).",
     "Against a common baseline of another engine the log ratios are paired by block (t interval, Bonferroni). "
     "Latencies of a closed loop are not ranked across engines.",
     "Output tok/s and the TTFT tail are primary; every other comparison is exploratory and not adjusted.",
@@ -71,6 +72,7 @@ def page(analysis: Analysis) -> str:
         predictions=list(_predictions(analysis)),
         dropped=[*(plan.get("dropped") or ()), *(plan.get("notes") or ())],
         methods=METHODS,
+        extension=form.extension(plan.get("extension")),
         noise=[_noise(analysis, n) for n in analysis.noise],
         comparisons=[_comparison(analysis, c) for c in analysis.comparisons],
         confounders=list(_confounders(analysis)),
