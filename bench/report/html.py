@@ -25,8 +25,8 @@ Row = dict[str, str]
 METHODS = (
     "A block holds one launch of every deployment in random order, the common baseline twice (A and A′). Only complete "
     "blocks are analysed.",
-    "Differences are tested across launches: one statistic a launch, log(statistic) ~ deployment + block, A and A′ averaged, "
-    "the residual pooled within an engine; intervals are 95 % (97.5 % where blocks were added by precision) and hold "
+    "Differences are tested across launches: one statistic a launch (A and A′ averaged), log(statistic) ~ deployment + "
+    "block, the residual pooled within an engine; intervals are 95 % (97.5 % where precision added blocks) and hold "
     "together over an engine's deployments (Dunnett).",
     "Against a common baseline of another engine the log ratios are paired by block (t interval, Bonferroni). "
     "Latencies of a closed loop are not ranked across engines.",
