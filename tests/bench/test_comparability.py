@@ -10,6 +10,7 @@ from bench.comparability import differences, engine_changed
 from bench.difference import ACCURACY, ALL, MEMORY, SPEED, Difference
 from bench.sides import Named, named
 from harness.errors import ConfigError
+from tests.bench.run_folder import effect, forced_decode
 from tests.bench.runs import BASE, FP8, LLAMA
 from tests.bench.two_runs import Launches, alter, pair, run
 
@@ -64,6 +65,10 @@ def test_a_run_differs_in_nothing_from_itself(tmp_path: Path) -> None:
         (launched(mode="loglikelihood"), "way of asking (mode)", (ACCURACY,)),
         (manifest("data", "retrieval", value="8" * 64), "data: retrieval", (ACCURACY,)),
         (planned("accuracy", value={}), "task retrieval: state", (ACCURACY,)),
+        (planned("settings", "tiny", value={"max_num_seqs": 4}), "engine setting (max_num_seqs)", (SPEED,)),
+        (launched((FP8,), output_check=forced_decode(nll=9.4, top1=[9] * 20)), "output broken", (SPEED,)),
+        (launched((FP8,), effect=effect("bfloat16", 1.0, ["kv dtype"])), "not in effect", ALL),
+        (lambda root: alter(run(root, blocks=1), "blocks/0/block.json", "status", value="running"), "0 of 1", ALL),
     ],
 )
 def test_what_voids_a_comparison_is_named_with_both_values(
@@ -109,9 +114,20 @@ def test_a_block_of_other_traffic_is_left_out_and_the_rest_compared(tmp_path: Pa
     assert one.voids == ()
 
 
-def test_broken_output_voids_speed_and_not_the_scores(tmp_path: Path) -> None:
-    differing = found(tmp_path, launched((FP8,), output_check=None, effect={"mismatches": ["kv dtype"]}))
-    assert any(d.what == "state" and d.voids == ALL for d in differing), "not in effect: nothing is what it says"
+def test_options_of_the_engine_are_named_and_a_client_that_reconnects_voids_speed(tmp_path: Path) -> None:
+    runs = run(tmp_path / "a"), run(tmp_path / "b")
+    for one, keep_alive in zip(runs, ("true", "false"), strict=True):
+        (one.path / "config.yaml").write_text(
+            f"scenario: {{client: {{keep_alive: {keep_alive}, processes: 1}}}}\n"
+            f"backend: {{vllm: {{extra_args: [--flag-{keep_alive}]}}}}\n"
+        )
+    told = {d.what: d for d in differences(pair(*runs, FP8))}
+    assert told["load client: keep_alive"].voids == (SPEED,)
+    assert told["engine option: extra_args"].voids == ()
+    assert (told["engine option: extra_args"].a, told["engine option: extra_args"].b) == (
+        ["--flag-true"],
+        ["--flag-false"],
+    )
 
 
 def test_what_is_named_must_be_a_run_and_a_deployment_of_it(tmp_path: Path) -> None:
