@@ -4,6 +4,9 @@ RULER's question answering (Hsieh et al., 2024, arXiv:2404.06654) puts passages 
 made from a seed: short lives of people who don't exist, so that nothing but the document answers, and guessing scores
 0; or, with `data_dir`, a user's own passages, each with its question. Every question is on another passage, at another
 depth; the rest of the document are passages that nobody asks about.
+
+It takes more than a model of 135M parameters: SmolLM2-135M in 16 bits had 4 of 10 right at 900 tokens in the form below
+(2 of 10 with the answer on a line of its own), none of 6 at 1,900, and none of 5 as a chat.
 """
 
 import random

@@ -29,7 +29,8 @@ NEEDLE = "Special magic number: {city} {number}."
 COMPLETION = "\n\n{example}\nSpecial magic number: {city}"
 """The example is the needles of one more key, with which the haystack begins. Seen on SmolLM2-135M in 16 bits, at 400
 tokens and 4 keys of 3 values: a score of 0.50 in this form, 0.42 as "Special magic numbers: Oslo …, Oslo …", 0.25
-without an example, 0.33 where needles state their number twice, as those of `retrieval` do."""
+without an example, 0.33 where needles state their number twice, as those of `retrieval` do. On other seeds, 6 questions
+each: 0.50 at 900 tokens, 0.33 at 1,900."""
 CHAT = (
     "\n\nThe text has {count} special magic numbers of {city}. What are they? Answer with the numbers only, "
     "separated by commas."

@@ -2,6 +2,8 @@
 
 Needle in a haystack: Kamradt, 2023 (github.com/gkamradt/LLMTest_NeedleInAHaystack); many keys and one asked for:
 RULER (Hsieh et al., 2024, arXiv:2404.06654). A needle's number stands nowhere else, so that guessing scores 0.
+
+SmolLM2-135M in 16 bits answered 8 of 8 at each of 900, 1,900 and 4,000 tokens, and 5 of 8 at 900 posed as a chat.
 """
 
 from harness.accuracy.haystack import (
@@ -33,8 +35,8 @@ CITIES = (
 )  # fmt: skip
 NEEDLE = "Special magic number: {city} {number}, {city} {number}."
 COMPLETION = "\n\nSpecial magic number: {city}"
-"""Seen on SmolLM2-135M in 16 bits, 6,000 tokens, 8 needles: 38 of 40 in this form; 5 of 16 as "The special magic
-number for Oslo is …", since a small model takes needles that share their last words for one another."""
+"""In the needle's own words: a small model takes needles that share their last words ("the special magic number for
+Oslo is …") for one another. Of 16 and 40 questions at 6,000 tokens of other text SmolLM2-135M had 5 and 38 right."""
 CHAT = "\n\nWhat is the special magic number of {city}? Answer with the number only."
 
 

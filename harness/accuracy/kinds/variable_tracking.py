@@ -5,6 +5,9 @@ asks for the variables; here the chain's last variable is given, and the `hops` 
 asked for. Each hop is then found behind the one before, and a small model shows at least some. A document has one
 chain for each question. A score is the share of the chain that the answer names, 0 to 1 (`multi_needle` says what
 becomes of graded scores); naming variables at random finds one in `questions`.
+
+Models of 135M parameters are near that: SmolLM2-135M in 16 bits scored 0.17 to 0.42 at 400 tokens (4 questions, 3
+documents), 0.22 at 900 and 0.06 at 1,900 (6 questions each); RULER's question gave 0 to 0.25 at 400.
 """
 
 import random
