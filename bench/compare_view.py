@@ -124,7 +124,7 @@ def _accuracy(row: AccuracyComparison) -> Row:
         "task": row.task,
         "B against A": row.deployment if row.deployment == row.baseline else f"{row.deployment} against {row.baseline}",
         "difference": form.accuracy_interval(row) if row.n else "none",
-        "margin": form.margin(row),
+        "margin": row.margin,
         "questions": str(row.n),
         "verdict": row.verdict,
         "why": row.reason,

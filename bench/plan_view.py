@@ -85,7 +85,7 @@ def _task(task: Task, sized: TaskPlan) -> str:
     if task.under_load:
         parts.append(f"asked under load {task.under_load}")
     if sized.questions_needed is not None:
-        parts.append(f"{sized.questions_needed:,} questions show no loss beyond it")
+        parts.append(f"{sized.questions_needed:,} questions would show no loss beyond it")
     if sized.smallest_loss_pp is not None:
         parts.append(f"smallest loss visible {sized.smallest_loss_pp:.0f} pp (if a tenth of the answers change)")
     return " · ".join(parts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bench.analysis.compare import HIGHER_IS_BETTER
 from bench.analysis.metrics import limit_name, sla_limits
 from bench.analysis.result import AccuracyComparison, Analysis, Comparison, DeploymentResult
-from bench.report.form import accuracy_effect, accuracy_name, effect, extension, margin, metric_name, milliseconds
+from bench.report.form import accuracy_effect, accuracy_name, effect, extension, metric_name, milliseconds
 
 
 def conclusion(analysis: Analysis) -> list[str]:
@@ -131,7 +131,7 @@ def _why(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> s
     for c in _accuracy(analysis, one, base):
         name = accuracy_name(c.task)
         if c.non_inferior:
-            text += f"; {name} keeps within {margin(c)} ({accuracy_effect(c)})"
+            text += f"; {name} keeps within {c.margin} ({accuracy_effect(c)})"
         else:
             text += f"; {name} is {c.verdict}: {c.reason}"
     if not one.accuracy:

@@ -123,14 +123,6 @@ def accuracy_interval(comparison: AccuracyComparison) -> str:
     return f"{signed(c.difference_pp, 1)} pp [{signed(c.low_pp, 1)}, {signed(c.high_pp, 1)}]"
 
 
-def margin(comparison: AccuracyComparison) -> str:
-    """The margin, and what it is relative to."""
-    c = comparison
-    if c.margin_relative_pct is None:
-        return f"{c.margin_pp:g} pp"
-    return f"{c.margin_relative_pct:g} % of the baseline's score ({c.margin_pp:.1f} pp)"
-
-
 def percent(value: float) -> str:
     """A percentage that may be small."""
     return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
@@ -172,12 +164,8 @@ def accuracy_name(task: str) -> str:
 
 def _accuracy_word(c: AccuracyComparison) -> str:
     if c.verdict == "equivalent" or (c.non_inferior and c.verdict == "inconclusive"):
-        return f"{'equivalent' if c.verdict == 'equivalent' else 'not worse'} within {_short_margin(c)}"
+        return f"{'equivalent' if c.verdict == 'equivalent' else 'not worse'} within {c.margin}"
     return c.verdict
-
-
-def _short_margin(c: AccuracyComparison) -> str:
-    return f"{c.margin_pp:g} pp" if c.margin_relative_pct is None else f"{c.margin_relative_pct:g} % of the baseline's"
 
 
 def _short(metric: str) -> str:

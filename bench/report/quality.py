@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.analysis.result import (
-    AccuracyComparison,
     Analysis,
     DeploymentResult,
     FidelityBand,
@@ -35,22 +34,23 @@ def accuracy(analysis: Analysis) -> Iterable[Row]:
                 "n": str(score.n),
                 "exercises": ", ".join(score.exercises) or "not stated",
                 "difference": "baseline" if d.engine_baseline else form.accuracy_interval(c) if c else "not compared",
-                "margin": form.margin(c) if c else "–",
+                "margin": c.margin if c else "–",
                 "lost / gained": f"{c.lost} / {c.gained}" if c and known else "–",
                 "flips A/A′": form.percent(c.flip_floor_pct) if c and c.flip_floor_pct is not None else "–",
-                "McNemar p": _p_values(c) if c and known else "–",
+                "p, loss of the margin": _p_value(c.non_inferiority_p, c.non_inferiority_p_holm, c.tasks) if c else "–",
+                "p, no difference": _p_value(c.difference_p, c.difference_p_holm, c.tasks) if c else "–",
+                "McNemar p": _p_value(c.mcnemar_p, None, 1) if c else "–",
                 "verdict": c.verdict if c else "–",
                 "why": f"{c.reason} ({c.method})" if c and c.method else c.reason if c else "–",
                 "notes": "; ".join(score.notes) or "–",
             }
 
 
-def _p_values(c: AccuracyComparison) -> str:
-    """The exact test's p-value; over several tasks also as adjusted."""
-    if c.difference_p is None:
+def _p_value(p: float | None, holm: float | None, tasks: int) -> str:
+    """A p-value; over several tasks also as adjusted."""
+    if p is None:
         return "–"
-    adjusted = f", Holm over {c.tasks} tasks {c.difference_p_holm:.2g}" if c.tasks > 1 and c.difference_p_holm else ""
-    return f"{c.difference_p:.2g}{adjusted}"
+    return f"{p:.2g}, Holm over {tasks} tasks {holm:.2g}" if tasks > 1 and holm is not None else f"{p:.2g}"
 
 
 def by_length_and_depth(analysis: Analysis) -> Iterable[Row]:

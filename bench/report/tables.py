@@ -28,9 +28,11 @@ _ACCURACY_NUMBERS = (
     "lost",
     "gained",
     "flip_floor_pct",
+    "non_inferiority_p",
     "non_inferiority_p_holm",
     "difference_p",
     "difference_p_holm",
+    "mcnemar_p",
     "smallest_loss_pp",
 )
 
