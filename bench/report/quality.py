@@ -188,6 +188,7 @@ def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
                 **_known({k: v for k, v in asdict(found).items() if k != "bands"}),
             }
             for d, found in _with_fidelity(analysis)
+            if found.greedy_prompts
         ],
         "determinism": [
             {"deployment": d.id, **_known(asdict(d.determinism))} for d in analysis.deployments if d.determinism
