@@ -6,7 +6,8 @@ made from a seed: short lives of people who don't exist, so that nothing but the
 depth; the rest of the document are passages that nobody asks about.
 
 It takes more than a model of 135M parameters: SmolLM2-135M in 16 bits had 4 of 10 right at 900 tokens in the form below
-(2 of 10 with the answer on a line of its own), none of 6 at 1,900, and none of 5 as a chat.
+(2 of 10 with the answer on a line of its own) on the documents that the form was chosen on, on others 1 of 5, none of
+6 at 1,900, and none of 5 as a chat.
 """
 
 import random
