@@ -4,8 +4,8 @@ Made from a seed at an exact length, or, with `data_dir`, the paper's own object
 value stands in the answer, which is the paper's criterion. Keys and values are random, so that guessing scores 0.
 
 Made objects have nouns as keys and numbers as values. SmolLM2-135M in 16 bits found no value of a UUID (0 of 6 at 900
-tokens), and of these 5, 5 and 4 of 8 at 900, 1,900 and 4,000 where the question goes on in JSON; 0 of 6 where it is worded as
-in the paper (500 tokens) or posed as a chat (900).
+tokens). Of these it found 5, 5 and 4 of 8 at 900, 1,900 and 4,000 tokens where the question goes on in JSON; 0 of 6
+where it is worded as in the paper (500 tokens) or posed as a chat (900).
 """
 
 import hashlib

@@ -16,7 +16,6 @@ from harness.backends import backend_class
 from harness.errors import ConfigError
 from harness.model import Model, ModelShape
 
-
 NO_MODEL = Model("none", ModelShape(), "/nowhere", None, "", "")
 
 
