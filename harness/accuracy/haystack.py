@@ -150,13 +150,17 @@ def evenly_long(
 
 
 def digits(rng: random.Random, count: int) -> list[str]:
-    """Different five-digit numbers, none with a digit twice: small models stumble over repeated digits when copying."""
-    numbers: list[str] = []
+    """Different numbers, none with a digit twice: small models stumble over repeated digits when they copy.
+
+    They have five digits, or seven where so many are wanted that five would not suffice (there are 27,216).
+    """
+    width = 5 if count <= 20_000 else 7
+    numbers: dict[str, None] = {}
     while len(numbers) < count:
-        number = "".join(rng.sample("0123456789", 5))
-        if number[0] != "0" and number not in numbers:
-            numbers.append(number)
-    return numbers
+        number = "".join(rng.sample("0123456789", width))
+        if number[0] != "0":
+            numbers.setdefault(number)
+    return list(numbers)
 
 
 @dataclass(frozen=True)

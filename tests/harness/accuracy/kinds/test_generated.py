@@ -133,6 +133,14 @@ def test_a_tokenizer_that_gives_only_even_lengths_is_refused_by_name(tmp_path: P
     assert {row["context_tokens"] for row in rows(kind, pairs, context_tokens=4000, documents=1)} == {4000}
 
 
+@pytest.mark.parametrize("kind", SIZES)
+def test_very_long_prompts_can_be_made(tmp_path: Path, kind: str) -> None:
+    """Of 131,072 tokens, where names and numbers must not run out."""
+    model = as_model(SORTS["byte-level-bpe"](), tmp_path / "long")
+    found = rows(kind, model, context_tokens=131_072, documents=1)
+    assert {row["context_tokens"] for row in found} == {131_072}
+
+
 PINNED = {
     "retrieval": "9cf88bfa3310ed9241868c7c7717de8b6c2af8598fc4447d787eb81b2c076572",
     "multi-needle": "68b78dbece4fc26fb536fd1b3a8ab2543b723e38fb350372ffb0538f937cf87b",
