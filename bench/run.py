@@ -19,7 +19,7 @@ from bench.config import Config
 from bench.judge import judge_by
 from bench.plan import Plan, PlannedLaunch
 from bench.progress import Progress, Say
-from harness.accuracy.task import Task, check_prompt
+from harness.accuracy.task import Task, check_on_model
 from harness.backends import backend_class
 from harness.backends.interface import Backend
 from harness.environments import EnginePython, ensure
@@ -65,7 +65,7 @@ def prepare(config: Config, plan: Plan, say: Say) -> Prepared:
     models = {name: prepare_model(name, spec, say) for name, spec in config.model.items() if name in used[1]}
     for name, model in models.items():
         for task_name, task in _tasks(plan, config, name).items():
-            check_prompt(task_name, task, model)
+            check_on_model(task_name, task, model)
     return Prepared(backends, engines, models)
 
 

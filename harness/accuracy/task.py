@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.accuracy.chat import chat_template
+from harness.accuracy.chat import ChatTemplate, chat_template
+from harness.accuracy.kinds.interface import Asking
 from harness.errors import ConfigError
 from harness.model import Model
 
@@ -207,15 +208,23 @@ def check_task(name: str, task: Task, context_tokens: int) -> None:
         raise ConfigError(f"accuracy.{name}.{error}") from error
 
 
-def check_prompt(name: str, task: Task, model: Model) -> None:
-    """Raise `ConfigError` where a chat is asked for and the model's files have no template that takes its arguments."""
-    if task.prompt != "chat":
-        return
+def check_on_model(name: str, task: Task, model: Model) -> None:
+    """Raise `ConfigError` when the task can't be asked of a model: its chat template, or the questions themselves.
+
+    The first block's questions are made once, so that lengths that its tokenizer can't give and data that can't be had
+    show before anything is launched.
+    """
     try:
-        template = chat_template(model, task.chat_template_arguments)
-        try:
-            template.render("?")
-        except Exception as error:  # a template is a program: it may raise anything
-            raise ConfigError(f"chat_template_arguments: {type(error).__name__}: {error}") from error
+        chat = _checked_template(task, model) if task.prompt == "chat" else None
+        kind_of(task).share(task, Asking(model, seed=0, chat=chat))
     except ConfigError as error:
         raise ConfigError(f"accuracy.{name}.{error}") from error
+
+
+def _checked_template(task: Task, model: Model) -> ChatTemplate:
+    template = chat_template(model, task.chat_template_arguments)
+    try:
+        template.render("?")
+    except Exception as error:  # a template is a program: it may raise anything
+        raise ConfigError(f"chat_template_arguments: {type(error).__name__}: {error}") from error
+    return template

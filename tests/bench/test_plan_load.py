@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bench.budget import MIN_REQUESTS
 from bench.calibration import Calibration, EngineSpeed, Noise
 from bench.config import SCENARIOS, Config, choices, compose_config, typed
 from bench.overrides import normalise
-from bench.plan import MIN_REQUESTS, Plan, make_plan
+from bench.plan import Plan
 from bench.plan_load import LoadSize, load_size
 from bench.plan_view import print_plan
+from bench.planner import make_plan
 from harness.errors import ConfigError
 from harness.traffic.load import Load, Tenant
 from harness.traffic.search import Search

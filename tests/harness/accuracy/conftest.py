@@ -14,9 +14,9 @@ from harness.model import Model, ModelShape
 sys.path.insert(0, str(Path(__file__).parent))  # helpers that lie beside the tests
 from mimic import MimicServer
 
-
 CHAT_TEMPLATE = (
-    "<|begin|>{% for message in messages %}<|turn|>{{ message['role'] }}\n{{ message['content'] }}<|stop|>\n{% endfor %}"
+    "<|begin|>{% for message in messages %}<|turn|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|stop|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% if terse %}Briefly: {% endif %}{% endif %}"
 )
 

@@ -17,7 +17,7 @@ from harness.accuracy.kinds import kinds
 from harness.accuracy.lm_eval_worker import run
 from harness.accuracy.served_completions import Prompt, ServedCompletions
 from harness.accuracy.stop_list import Stop, stop_of_chat, stop_of_completion
-from harness.accuracy.task import TASKS_DIR, Task, check_prompt
+from harness.accuracy.task import TASKS_DIR, Task, check_on_model
 from harness.errors import ConfigError
 from harness.model import Model
 
@@ -88,12 +88,12 @@ def test_a_model_without_a_template_is_refused_before_anything_is_launched(model
     config = tmp_path / "plain" / "tokenizer_config.json"
     plain = Model("plain", model.shape, str(tmp_path / "plain"), None, "", "")
     chat = Task(context_tokens=400, prompt="chat")
-    check_prompt("mine", chat, model)
+    check_on_model("mine", chat, model)
     kept = {key: value for key, value in json.loads(config.read_text()).items() if key != "chat_template"}
     config.write_text(json.dumps(kept))
     with pytest.raises(ConfigError, match=r"accuracy\.mine\.prompt: plain has no chat template"):
-        check_prompt("mine", chat, plain)
-    check_prompt("mine", Task(context_tokens=400), plain)
+        check_on_model("mine", chat, plain)
+    check_on_model("mine", Task(context_tokens=400), plain)
 
 
 def test_arguments_that_a_template_refuses_are_named(model: Model, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_arguments_that_a_template_refuses_are_named(model: Model, tmp_path: Pat
     strict = Model("strict", model.shape, str(tmp_path / "strict"), None, "", "")
     task = Task(context_tokens=400, prompt="chat", chat_template_arguments={"terse": True})
     with pytest.raises(ConfigError, match=r"accuracy\.mine\.chat_template_arguments: .*terse is not for us"):
-        check_prompt("mine", task, strict)
+        check_on_model("mine", task, strict)
 
 
 UNTIL = ["\n", ".", "\n\n", "\ndef", "Question:", "42"]

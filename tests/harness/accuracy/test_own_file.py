@@ -78,11 +78,13 @@ def test_an_answer_may_be_a_number_or_a_list(tmp_path: Path) -> None:
         ([{**GOOD, "answer": ["x"]}], "line 1: answer must be a text"),
         ([{**GOOD, "anwser": "x"}], "line 1: anwser is no field of a question; allowed: answer, answers"),
         ([{**GOOD, "score": "bleu"}], "line 1: score must be one of exact, contains, f1, rouge_l"),
+        ([{**GOOD, "score": ["f1"]}], "line 1: score must be one of exact"),
         ([{**GOOD, "depth": 1.5}], "line 1: depth must be a number from 0 to 1"),
         ([{**GOOD, "context_tokens": 0}], "line 1: context_tokens must be a number of tokens >= 1"),
         ([{**GOOD, "document": ""}], "line 1: document must be a text that isn't empty"),
         ([{**GOOD, "document": "x", "document_path": "x"}], "line 1: document, document_path: one of the two"),
         ([{**GOOD, "document_path": "gone.txt"}], "gone.txt can't be read as UTF-8 text"),
+        ([{**GOOD, "document_path": "a\0b"}], "can't be read as UTF-8 text"),
         ([{**GOOD, "document_id": "a"}], "line 1: document_id: no line has the document of a"),
         (
             [{**GOOD, "document_id": 1, "document": "A"}, {**GOOD, "id": 2, "document_id": "1", "document": "B"}],
@@ -96,9 +98,12 @@ def test_an_answer_may_be_a_number_or_a_list(tmp_path: Path) -> None:
         ),
         ([{**GOOD, "choices": ["x"], "answer": "x"}], "line 1: choices must be a list of 2 to 26 different texts"),
         ([{**GOOD, "choices": ["1", "2"], "answer": 1}], "line 1: answer 1 is a choice's index or its text?"),
+        ([{**GOOD, "choices": ["B", "A"], "answer": "A"}], "line 1: answer A is a choice's letter or its text?"),
         ([{**GOOD, "choices": ["x", "y"], "answer": "x", "score": "f1"}], "line 1: score: a choice is right or wrong"),
         ([{"prompt": "p", "choices": ["x", "y"], "answer": "x"}], "line 1: prompt, choices"),
         (['{"question": "\\ud800", "answer": "x"}'], "line 1: "),
+        (['{"question": "q", "answer": NaN}'], "line 1: NaN is no JSON"),
+        ([f'{{"question": "q", "answer": "x", "_note": {"[" * 100_000}'], "line 1: "),
     ],
 )  # fmt: skip
 def test_a_spoiled_file_is_refused_with_key_file_and_line(tmp_path: Path, rows: list[Any], says: str) -> None:

@@ -11,7 +11,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from harness.accuracy import data_files
 from harness.accuracy.kinds import kinds
 from harness.accuracy.kinds.interface import Share
-from harness.accuracy.task import TASKS_DIR, Task, check_task, exercises, mode_of, unsupported_on
+from harness.accuracy.task import TASKS_DIR, Task, check_on_model, check_task, exercises, mode_of, unsupported_on
 from harness.backends import backend_class
 from harness.errors import ConfigError
 from harness.model import Model, ModelShape
@@ -216,3 +216,11 @@ def test_an_item_without_an_id_is_named_by_its_content(tmp_path: Path) -> None:
 def test_questions_on_one_passage_share_their_document(data_dir: Path) -> None:
     rows = questions(Task(kind="boolq", data_dir=str(data_dir)), block=0, run_seed=0).rows
     assert len({row["document_id"] for row in rows}) == 6
+
+
+def test_questions_that_a_tokenizer_can_not_make_are_refused_before_any_launch(model: Model) -> None:
+    too_short = Task(kind="retrieval", context_tokens=20, documents=1, questions=8)
+    check_task("mine", too_short, context_tokens=2048)
+    with pytest.raises(ConfigError, match=r"^accuracy\.mine\.context_tokens: 20 "):
+        check_on_model("mine", too_short, model)
+    check_on_model("mine", Task(kind="retrieval", context_tokens=600, documents=1, questions=2), model)
