@@ -89,10 +89,15 @@ def lines(path: Path, layout: str) -> Iterator[tuple[int, Row]]:
             for line in file:
                 number += 1
                 if line.strip():
-                    row = json.loads(line)
+                    row = json.loads(line, parse_constant=_no_json)
                     if not isinstance(row, dict):
                         raise ValueError("not a JSON object")
                     json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair can't be sent to anybody
                     yield number, row
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, RecursionError) as error:
         raise ConfigError(f"{path}, line {max(number, 1)}: {error}; {layout}") from error
+
+
+def _no_json(name: str) -> None:
+    """Python's reader takes NaN and Infinity for numbers; no answer is one of them."""
+    raise ValueError(f"{name} is no JSON")

@@ -131,7 +131,7 @@ def _texts(file: Path, rows: list[tuple[int, Row]]) -> dict[int, str | None]:
             path = file.parent / name
             try:
                 of_path[name] = path.read_text(encoding="utf-8-sig")
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
                 raise ConfigError(
                     f"{file}, line {number}: document_path: {path} can't be read as UTF-8 text: {error}"
                 ) from error
@@ -183,6 +183,8 @@ def _answers(file: Path, number: int, row: Row) -> tuple[str, ...]:
     right = given[0] if len(given) == 1 else given
     if isinstance(right, int) and str(right) in choices:
         raise ConfigError(f"{file}, line {number}: answer {right} is a choice's index or its text? Write its letter")
+    if right in letters and right in choices and choices[letters.index(right)] != right:
+        raise ConfigError(f"{file}, line {number}: answer {right} is a choice's letter or its text? Write its index")
     named: dict[object, str] = {**dict(enumerate(letters)), **dict(zip(letters, letters, strict=True))}
     named |= dict(zip(choices, letters, strict=True))
     if isinstance(right, list) or right not in named:
@@ -227,7 +229,7 @@ _FIELDS: Mapping[str, Field] = {
         ),
         f"a list of 2 to {MOST_CHOICES} different texts",
     ),
-    "score": (lambda value: value in SCORES, f"one of {', '.join(SCORES)}"),
+    "score": (lambda value: isinstance(value, str) and value in SCORES, f"one of {', '.join(SCORES)}"),
     "depth": (lambda value: _number(value) and 0 <= float(value) <= 1, "a number from 0 to 1"),  # type: ignore[arg-type]
     "context_tokens": (
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,

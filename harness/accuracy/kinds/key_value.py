@@ -10,6 +10,7 @@ where it is worded as in the paper (500 tokens) or posed as a chat (900).
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 
 from harness.accuracy import data_set
@@ -43,7 +44,7 @@ def _is_object(value: object) -> bool:
     """Whether a text is a JSON object of texts."""
     try:
         found = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and bool(found) and all(isinstance(one, str) for one in found.values())
 
@@ -112,10 +113,21 @@ def _named(row: Row) -> Row:
 
 
 def _row(asking: Asking, row: Row) -> Row:
-    whole = HEAD + row["records"]
-    asked = Question(row["key"], question(asking, row["key"]), (row["value"],), depth_of(whole, f'"{row["key"]}"'))
+    records: str = row["records"]
+    if "\\" in records:  # an escaped key would stand otherwise in the object than in the question
+        records = json.dumps(json.loads(records), ensure_ascii=False, separators=(",\n ", ": "))
+    whole, key, value = HEAD + records, _inside(row["key"]), _inside(row["value"])
+    (place,) = re.findall(rf'"{re.escape(key)}"\s*:', whole)[-1:]
+    asked = Question(
+        row["key"], question(asking, key), tuple(dict.fromkeys([row["value"], value])), depth_of(whole, place)
+    )
     (found,) = rows_of(asking, row["document_id"], whole, [asked])
     return {**found, "item_id": row["item_id"]}
+
+
+def _inside(text: str) -> str:
+    """A text as it stands within the quotation marks of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def check(task: Task, context_tokens: int) -> None:

@@ -38,11 +38,29 @@ def test_a_users_objects_are_asked_as_they_are(model: Model, tmp_path: Path) -> 
     assert found["kv/0"]["document_id"] == found["kv/1"]["document_id"], "one object, one document"
 
 
+def test_keys_and_values_of_any_script_are_asked_as_the_object_has_them(model: Model, tmp_path: Path) -> None:
+    objects = [{"clé": "b2", "b2": "été"}, {'says "b2"': "x", "b2": 'a "b"'}, {"a": "b2", "b2": "c"}]
+    items = [{"records": json.dumps(one), "value": one["b2"]} for one in objects]
+    items += [{**items[0], "key": "clé", "value": "b2"}, {**items[1], "key": 'says "b2"', "value": "x"}]
+    task = write(tmp_path, *items)
+    check_task("t", task, context_tokens=2048)
+    found = {row["item_id"]: row for row in rows(task, model)}
+    assert "\\u" not in "".join(row["prompt"] for row in found.values())
+    assert found["kv/3"]["prompt"].endswith('{"clé":') and found["kv/3"]["depth"] < found["kv/0"]["depth"]
+    assert found["kv/4"]["prompt"].endswith(r'{"says \"b2\"":') and found["kv/4"]["depth"] < found["kv/1"]["depth"]
+    assert found["kv/1"]["targets"] == ['a "b"', r"a \"b\""], "a model may say it in JSON or plainly"
+    assert found["kv/2"]["prompt"][int(found["kv/2"]["depth"] * len(found["kv/2"]["prompt"])) :].count('"b2"') < 2
+    for index, one in enumerate(objects):
+        whole = found[f"kv/{index}"]["prompt"].partition("JSON data:\n")[2].rpartition("\n\n")[0]
+        assert json.loads(whole) == one
+
+
 @pytest.mark.parametrize(
     ("item", "says"),
     [
         ({"value": "v3"}, "kv/1: records have another value under the key"),
         ({"key": "z"}, "kv/1: records have another value under the key"),
+        ({"records": "[" * 100_000}, "line 2: records must be a JSON object of texts"),
         ({"records": "[1]"}, "line 2: records must be a JSON object of texts"),
         ({"records": '{"b2": 5}'}, "line 2: records must be a JSON object of texts"),
     ],
