@@ -132,7 +132,9 @@ def judged(family: Sequence[Compared]) -> list[AccuracyComparison]:
 
 
 def _holm(p_values: Sequence[float | None]) -> list[float]:
-    return [float(p) for p in multipletests(p_values, method="holm")[1]] if p_values else []
+    if len(p_values) < 2:
+        return list(p_values)  # and no call: each one collects the interpreter's garbage
+    return [float(p) for p in multipletests(p_values, method="holm")[1]]
 
 
 def _verdict(row: AccuracyComparison, one: Compared) -> tuple[str, str]:
