@@ -133,7 +133,7 @@ def judged(family: Sequence[Compared]) -> list[AccuracyComparison]:
 
 def _holm(p_values: Sequence[float | None]) -> list[float]:
     if len(p_values) < 2:
-        return list(p_values)  # and no call: each one collects the interpreter's garbage
+        return [float(p) for p in p_values if p is not None]  # multipletests collects the garbage at every call
     return [float(p) for p in multipletests(p_values, method="holm")[1]]
 
 

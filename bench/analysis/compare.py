@@ -200,7 +200,7 @@ def judge(estimate: Estimate, metric: str, margin: float) -> tuple[str, str]:
     visible = estimate.smallest_effect()
     return (
         "inconclusive",
-        f"the {interval} holds no difference and reaches beyond ± {percent}; visible was {visible:.0%}",
+        f"the {interval} holds no difference and reaches beyond ± {percent}; visible was {_capped(visible)}",
     )
 
 
@@ -229,3 +229,8 @@ def margins(plan: Mapping[str, float]) -> dict[str, float]:
         "throughput": float(plan.get("throughput_pct", 5.0)) / 100,
         "latency": float(plan.get("latency_pct", 10.0)) / 100,
     }
+
+
+def _capped(effect: float) -> str:
+    """Beyond a fourfold change a smallest effect says only that there were too few blocks."""
+    return f"{effect:.0%}" if effect <= 3 else "> 300%"
