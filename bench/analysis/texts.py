@@ -105,7 +105,7 @@ def agreement(texts: Texts) -> Figures:
     rouge = RougeScorer(["rougeL"], tokenizer=Words())
     f_measure = np.array(
         [
-            1.0 if mine == ref and Words().tokenize(ref) else rouge.score(ref, mine)["rougeL"].fmeasure
+            1.0 if mine == ref else rouge.score(ref, mine)["rougeL"].fmeasure
             for mine, ref in zip(texts.mine, texts.references, strict=True)
         ]
     )

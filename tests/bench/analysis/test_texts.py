@@ -77,6 +77,11 @@ def test_an_empty_answer_agrees_with_nothing() -> None:
     assert (found.bleu4, found.rouge_l) == (0.0, 0.0)
 
 
+def test_identical_answers_agree_wholly_even_without_a_word() -> None:
+    assert agreement(texts(["", "…", "😀", "17"], ["", "…", "😀", "17"])).rouge_l == 100.0
+    assert agreement(texts(["", "…"], ["…", ""])).rouge_l == 0.0
+
+
 def test_intervals_cover_what_many_documents_show() -> None:
     """The figures of a dozen documents against those of a thousand of the same making."""
     draw = np.random.default_rng(6)
