@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def lines(path: Path, layout: str) -> Iterator[tuple[int, Row]]:
                         raise ValueError("not a JSON object")
                     json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair can't be sent to anybody
                     yield number, row
-    except (ValueError, OSError, EOFError, RecursionError) as error:
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise ConfigError(f"{path}, line {max(number, 1)}: {error}; {layout}") from error
 
 

@@ -2,6 +2,7 @@ import gzip
 import json
 import re
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,20 @@ def test_compressed_files_are_read_the_same(data_dir: Path, tmp_path: Path) -> N
     folders = (str(tmp_path), str(data_dir))
     compressed, same = (questions(Task(kind="humaneval", data_dir=folder), block=0, run_seed=0) for folder in folders)
     assert compressed == same
+
+
+def test_a_damaged_compressed_file_is_refused_by_name(data_dir: Path, tmp_path: Path) -> None:
+    plain = data_files.find(str(data_dir), "boolq_val.jsonl.gz")
+    assert plain is not None
+    sound = gzip.compress(plain.read_bytes())
+    path = tmp_path / "boolq_val.jsonl.gz"
+    unreadable = sound[:10] + b"\xff" * 20 + sound[30:]
+    with pytest.raises(zlib.error):  # which is no OSError, as gzip's own errors are
+        gzip.decompress(unreadable)
+    for damaged in (unreadable, sound[:-20], b"no gzip", sound[:-8] + bytes(8)):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=re.escape(f"accuracy.t.data_dir: {path}, line ")):
+            check_task("t", Task(kind="boolq", data_dir=str(tmp_path)), context_tokens=2048)
 
 
 GOOD = '{"id": "b/0", "passage": "P.", "question": "q", "label": 1}\n'
