@@ -81,9 +81,12 @@ def unbounded_launches(one: DeploymentResult, view: View) -> int:
 def failure_verdict(
     view: View, other: DeploymentResult, base: DeploymentResult, unbounded: Mapping[str, int]
 ) -> dict[str, Any]:
-    """`worse` where all launches, of two blocks or more, are as bad as can be and none of the baseline's is."""
+    """`worse` where all launches, of two blocks or more, are as bad as can be and none of the baseline's is.
+
+    `better` the other way round.
+    """
     mine, theirs = unbounded[other.id], unbounded[base.id]
-    launches = other.cells[view.load].launches
+    launches, references = (one.cells[view.load].launches for one in (other, base))
     if view.metric.startswith(SEARCHED):
         what = "no value that was tried met the service level"
     elif view.metric in HIGHER_IS_BETTER:
@@ -91,7 +94,10 @@ def failure_verdict(
     else:
         what = f"so many requests failed that {view.metric} is infinite"
     if theirs:
-        return {"verdict": "not comparable", "reason": f"the baseline: {what} in {theirs} launches"}
+        reason = f"the baseline: {what} in {theirs} of {len(references)} launches"
+        if not mine and theirs == len(references) and len({s.block for s in references}) > 1:
+            return {"verdict": "better", "reason": f"{reason}, here in none"}
+        return {"verdict": "not comparable", "reason": reason}
     reason = f"{what} in {mine} of {len(launches)} launches"
     if mine == len(launches) and len({s.block for s in launches}) > 1:
         return {"verdict": "worse", "reason": reason}
