@@ -237,6 +237,9 @@ def _tasks(pair: Pair) -> Iterator[Difference]:
             margins = tuple(_at(side.plan, ("accuracy", task, key)) for side in (pair.a, pair.b))
             yield from differing("questions", f"task {task}: {key} (A's is used)", (margins[0], margins[1]), scope=task)
         mine, theirs = pair.answers(task)
+        if any(record.facts.get("under_load_sha256") for record in (*mine.values(), *theirs.values())):
+            budgets = pair.both(lambda side, d: _asked_settings(side, d).get("kv_budget_bytes"))
+            yield from differing("settings", f"task {task}, under load: KV budget", budgets, (ACCURACY,), task)
         voids = () if pair.shared_questions(task) else (ACCURACY,)
         if not mine.keys() & theirs.keys():
             yield Difference("questions", f"task {task}: blocks", sorted(mine), sorted(theirs), voids, task)

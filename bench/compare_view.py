@@ -38,11 +38,13 @@ def heading(result: RunComparison) -> str:
 
 
 def sections(result: RunComparison, primary_only: bool = False) -> list[Section]:
+    """The tables; of primary metrics only for a terminal, which has no room for what each verdict rests on either."""
     speed = [row for pair in result.pairs for row in pair.speed if row.role == "primary" or not primary_only]
+    accuracy = [row for pair in result.pairs for row in pair.accuracy]
     return [
         Section("What differs", _differences(result)),
-        Section("Speed", [_speed(row) for row in speed]),
-        Section("Accuracy", [_accuracy(row) for pair in result.pairs for row in pair.accuracy]),
+        Section("Speed", [_speed(row) | ({} if primary_only else _basis(row)) for row in speed]),
+        Section("Accuracy", [_accuracy(row) | ({} if primary_only else _tests(row)) for row in accuracy]),
         Section("Memory", [row for pair in result.pairs for row in _memory(pair)]),
     ]
 
@@ -110,6 +112,19 @@ def _speed(row: SpeedVerdict) -> Row:
     }
 
 
+def _basis(row: SpeedVerdict) -> Row:
+    """What the verdict's own ratio rests on."""
+    one = row.ratio_of_ratios if row.rests_on == "ratio of ratios" else row.direct
+    if one is None:
+        return {"blocks": "–", "launches A, B": "–", "smallest effect visible": "–", "method": "–"}
+    return {
+        "blocks": str(one.blocks),
+        "launches A, B": f"{one.launches_a}, {one.launches_b}",
+        "smallest effect visible": f"{form.number(one.smallest_effect_pct, 2)} %",
+        "method": one.method,
+    }
+
+
 def ratio(one: Ratio | None) -> str:
     """``−3 % [−6, +1]``."""
     if one is None:
@@ -128,6 +143,16 @@ def _accuracy(row: AccuracyComparison) -> Row:
         "questions": str(row.n),
         "verdict": row.verdict,
         "why": row.reason,
+    }
+
+
+def _tests(row: AccuracyComparison) -> Row:
+    return {
+        "lost / gained": f"{row.lost} / {row.gained}" if row.n else "–",
+        "p, loss of the margin": form.p_value(row.non_inferiority_p, row.non_inferiority_p_holm, row.tasks),
+        "p, no difference": form.p_value(row.difference_p, row.difference_p_holm, row.tasks),
+        "McNemar p": form.p_value(row.mcnemar_p),
+        "method": row.method or "–",
     }
 
 

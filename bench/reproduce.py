@@ -116,8 +116,10 @@ def _speed(pair: Pair, found: Sequence[Difference], width_pct: float) -> Iterato
 
 
 def _of_itself(pair: Pair, view: View, width_pct: float) -> Number:
-    if why := not_ranked(pair, view) or _unbounded(pair, view):
+    if why := not_ranked(pair, view):
         return _number(pair, "speed", view, INCONCLUSIVE, why)
+    if unbounded := _unbounded(pair, view):
+        return _number(pair, "speed", view, *unbounded)
     old, new = (by_block(launch_values(d, "", view, pair.shared_blocks(view.load))) for d in (pair.one, pair.other))
     return _judged(pair, "speed", view, old, new, width_pct)
 
@@ -131,8 +133,8 @@ def _of_effect(pair: Pair, view: View, width_pct: float) -> Number:
     held = Pair(pair.a, base, pair.b, again)
     if refused := voiding(differences(held), SPEED, view.load):
         return _number(pair, "effect", view, NOT_COMPARABLE, f"the baseline: {reason(refused)}")
-    if why := _unbounded(pair, view) or _unbounded(held, view):
-        return _number(pair, "effect", view, INCONCLUSIVE, why)
+    if unbounded := _unbounded(pair, view) or _unbounded(held, view):
+        return _number(pair, "effect", view, INCONCLUSIVE, unbounded[1])
     ratios = []
     for own, reference in ((pair.one, base), (pair.other, again)):
         blocks = pair.shared_blocks(view.load)
@@ -186,17 +188,29 @@ def _residual(pair: Pair, view: View) -> Residual | None:
         for d in pair.a.family(pair.one)
         if d.state == "measured" and (cell := d.cells.get(view.load)) and cell.state == "measured"
     ]
-    values = pd.concat([launch_values(d, d.id, view) for d in family])
+    values = pd.concat([found for d in family if len(found := launch_values(d, d.id, view))])
     return residual(values, view.resolution(values))
 
 
-def _unbounded(pair: Pair, view: View) -> str | None:
-    """Statistics without a logarithm: infinite, zero, or found by no probe."""
+def _unbounded(pair: Pair, view: View) -> tuple[str, str] | None:
+    """Verdict and reason where statistics have no logarithm: infinite, zero, or found by no probe.
+
+    No interval holds them; a number that is so in every launch of one run, and in none of the other, didn't come back.
+    """
+    told, every, none = [], [], []
     for name, one in (("first", pair.one), ("second", pair.other)):
         launches = one.cells[view.load].launches
-        if bad := len(launches) - len(launch_values(one, "", view)):
-            return f"{view.metric} is not bounded in {bad} of {len(launches)} launches of the {name} run"
-    return None
+        bad = len(launches) - len(launch_values(one, "", view))
+        told += [f"{bad} of {len(launches)} launches of the {name} run"] if bad else []
+        every.append(bad == len(launches) and len({x.block for x in launches}) > 1)
+        none.append(not bad)
+    if not told:
+        return None
+    why = f"{view.metric} is not bounded in {' and '.join(told)}"
+    if all(every):
+        return REPRODUCED, why
+    changed = (every[0] and none[1]) or (none[0] and every[1])
+    return (NOT_REPRODUCED if changed else INCONCLUSIVE), why
 
 
 def _number(pair: Pair, kind: str, view: View, verdict: str, why: str) -> Number:

@@ -23,7 +23,7 @@ def write(result: Reproduction) -> list[Path]:
     counts = {verdict: result.count(verdict) for verdict in VERDICTS}
     differences = [{**asdict(one), "deployments": ids} for one, ids in result.differences]
     write_json(paths[0], plain({**asdict(result), "differences": differences, "counts": counts}))
-    write_bytes(paths[1], markdown(heading(result), sections(result), conclusion(result)).encode())
+    write_bytes(paths[1], markdown(heading(result), sections(result, full=True), conclusion(result)).encode())
     return paths
 
 
@@ -45,7 +45,8 @@ def heading(result: Reproduction) -> str:
     return f"{result.second} against {result.first}, which it reproduces"
 
 
-def sections(result: Reproduction) -> list[Section]:
+def sections(result: Reproduction, full: bool = False) -> list[Section]:
+    """The tables; in full with what each verdict rests on, for which a terminal has no room."""
     changed: list[Row] = [
         {
             "what": one.what,
@@ -56,7 +57,10 @@ def sections(result: Reproduction) -> list[Section]:
         }
         for one, ids in sorted(result.differences, key=lambda item: not item[0].voids)
     ]
-    return [Section("What differs", changed), Section("Numbers", [_row(number) for number in result.numbers])]
+    return [
+        Section("What differs", changed),
+        Section("Numbers", [_row(one) | (_basis(one) if full else {}) for one in result.numbers]),
+    ]
 
 
 def conclusion(result: Reproduction) -> list[str]:
@@ -84,6 +88,12 @@ def _row(number: Number) -> Row:
         "verdict": f"{number.verdict} (exploratory)" if number.role == "exploratory" else number.verdict,
         "why": number.reason,
     }
+
+
+def _basis(number: Number) -> Row:
+    freedom = "–" if number.degrees_of_freedom is None else str(number.degrees_of_freedom)
+    blocks = f"{number.old_blocks} and {number.new_blocks}" if number.old_blocks else "–"
+    return {"blocks": blocks, "degrees of freedom": freedom, "method": number.method or "–"}
 
 
 def _interval(number: Number) -> str:

@@ -123,9 +123,21 @@ def accuracy_interval(comparison: AccuracyComparison) -> str:
     return f"{signed(c.difference_pp, 1)} pp [{signed(c.low_pp, 1)}, {signed(c.high_pp, 1)}]"
 
 
+def p_value(p: float | None, holm: float | None = None, tasks: int = 1) -> str:
+    """A p-value; over several tasks also as adjusted."""
+    if p is None:
+        return "–"
+    return f"{p:.2g}, Holm over {tasks} tasks {holm:.2g}" if tasks > 1 and holm is not None else f"{p:.2g}"
+
+
 def percent(value: float) -> str:
     """A percentage that may be small."""
     return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
+
+
+def smallest_effect(percent: float) -> str:
+    """A smallest visible effect; one beyond a fourfold change says only that there were too few blocks."""
+    return f"{number(percent, 2)} %" if percent <= 300 else "> 300 %"
 
 
 def extension(facts: Mapping[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.comparability import differences, engine_changed
-from bench.difference import ACCURACY, ALL, MEMORY, SPEED, Difference
+from bench.difference import ACCURACY, ALL, MEMORY, SPEED, Difference, voiding
 from bench.sides import Named, named
 from harness.errors import ConfigError
 from tests.bench.run_folder import effect, forced_decode
@@ -95,6 +95,16 @@ def test_what_a_user_may_compare_is_named_and_allowed(altered: Alteration, words
     differing = found(tmp_path, altered)
     assert any(words in d.text for d in differing)
     assert not any(d.voids for d in differing)
+
+
+def test_questions_under_load_hang_on_the_kv_budget(tmp_path: Path) -> None:
+    def under_load(launches: Launches) -> None:
+        for spec in launches.values():
+            spec.task = {"under_load_sha256": "5" * 64}
+
+    b = alter(run(tmp_path / "b", launches=under_load), "plan.json", "kv_budget_bytes", "tiny", value=1)
+    (found,) = voiding(differences(pair(run(tmp_path / "a", launches=under_load), b, FP8)), ACCURACY, "retrieval")
+    assert found.text == "task retrieval, under load: KV budget: 184320000 against 1"
 
 
 def test_another_engine_is_no_drift_control(tmp_path: Path) -> None:

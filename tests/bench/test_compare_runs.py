@@ -238,7 +238,14 @@ def test_the_files_hold_every_verdict_with_its_numbers(tmp_path: Path) -> None:
             assert r["verdict"] and r["reason"]
             assert r["direct"] is None or r["direct"]["method"]
     page = text.read_text()
-    for words in (FP8, "ratio of ratios", "the machine itself shifted", "| verdict"):
+    headings = ("| verdict", "| blocks", "| launches A, B", "| McNemar p", "| method")
+    for words in (
+        FP8,
+        "ratio of ratios",
+        "the machine itself shifted",
+        "log(B over A) ~ deployment + block",
+        *headings,
+    ):
         assert words in page
 
 

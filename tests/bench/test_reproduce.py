@@ -16,7 +16,7 @@ from bench.reproduce_view import write
 from bench.reproduction import Number, Reproduction
 from bench.sides import Named, named
 from harness.errors import ConfigError
-from tests.bench.run_folder import effect, steady
+from tests.bench.run_folder import effect, request, steady
 from tests.bench.runs import BASE, FP8, spec
 from tests.bench.two_runs import Launches, alter, run
 
@@ -87,6 +87,40 @@ def test_one_block_decides_nothing_that_varies(tmp_path: Path) -> None:
     assert varying
     assert {n.verdict for n in varying} == {"inconclusive"}
     assert all("one block gives no verdict" in n.reason for n in varying)
+
+
+def failing(blocks: int) -> Callable[[Launches], None]:
+    """A quarter of the requests fails, so that the P90 is infinite."""
+
+    def change(launches: Launches) -> None:
+        for block in range(blocks):
+            rows = steady(ttft_ms=260)
+            rows[3:6] = [request(900 + i, error="http", events_ms=[], ended_ms=60) for i in range(3)]
+            launches[block, FP8, 1] = replace(launches[block, FP8, 1], rows=rows)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (0, 3, "not reproduced"),
+        (3, 0, "not reproduced"),
+        (0, 2, "inconclusive"),
+        (3, 2, "inconclusive"),
+        (3, 3, "reproduced"),
+    ],
+)
+def test_an_infinite_latency_is_in_no_interval(first: int, second: int, verdict: str, tmp_path: Path) -> None:
+    result = reproduction(run(tmp_path / "a", launches=failing(first)), run(tmp_path / "b", launches=failing(second)))
+    found = number(result, FP8, "ttft_p90_ms")
+    assert found.verdict == verdict and "is not bounded in" in found.reason
+
+
+def test_the_file_says_what_each_verdict_rests_on(tmp_path: Path) -> None:
+    result = reproduction(run(tmp_path / "a", launches=noisy), run(tmp_path / "b", launches=noisy))
+    text = write(result)[1].read_text()
+    assert all(words in text for words in ("| blocks", "| degrees of freedom", "95 % prediction interval; "))
 
 
 def test_what_a_deployment_holds_is_equal_or_not(tmp_path: Path) -> None:
