@@ -58,16 +58,22 @@ def _choice(analysis: Analysis, ranked: Sequence[DeploymentResult], sla: str | N
     if better:
         best = max(better, key=lambda d: _gain(analysis, d, common))
         return f"{aim} run {best.label}: {_why(analysis, best, common)}."
+    less_accurate = ", ".join(d.label for d in feasible if d not in sound)
     if common in feasible:
-        others = len(sound) - 1 if common in sound else len(sound)
-        if not others:
-            lost = len(feasible) - len(sound)
-            reason = f"{lost} faster or slower, but less accurate" if lost else "nothing else could be compared"
-            return f"{aim} stay with {common.label}: {reason}."
-        return f"{aim} stay with {common.label}: none of the {others} others is shown to be better."
-    fastest = max(sound or feasible, key=_throughput)
-    caveat = "" if sound else ", though it loses accuracy"
-    return f"{aim} run {fastest.label}: {common.label} does not keep the SLA in every launch and this does{caveat}."
+        return f"{aim} stay with {common.label}: {_why_stay(len(sound) - 1, less_accurate)}."
+    missed = f"{common.label} does not keep the SLA in every launch"
+    if not sound:
+        return f"{aim} no choice can be defended: {missed}, and what does is less accurate: {less_accurate}."
+    fastest = max(sound, key=_throughput)
+    return f"{aim} run {fastest.label}: {missed} and this does{_accuracy_said(analysis, fastest, common)}."
+
+
+def _why_stay(others: int, less_accurate: str) -> str:
+    """Why none of the others, and none of the less accurate ones, is chosen; a baseline itself loses nothing."""
+    if not others:
+        return f"all others are less accurate: {less_accurate}" if less_accurate else "nothing else could be compared"
+    none = f"none of the {others} others is" if others > 1 else "the other one is not"
+    return f"{none} shown to be better" + (f"; less accurate: {less_accurate}" if less_accurate else "")
 
 
 def _has_budget(analysis: Analysis) -> bool:
@@ -127,7 +133,12 @@ def _why(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> s
         for c in _against(analysis, one, base)
         if c.verdict == "better"
     ]
-    text = f"{', '.join(parts)} against {base.label}"
+    return f"{', '.join(parts)} against {base.label}{_accuracy_said(analysis, one, base)}"
+
+
+def _accuracy_said(analysis: Analysis, one: DeploymentResult, base: DeploymentResult) -> str:
+    """What is known of a choice's accuracy, task by task, as the end of a sentence."""
+    text = ""
     for c in _accuracy(analysis, one, base):
         name = accuracy_name(c.task)
         if c.non_inferior:

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from bench.analysis.distribution import P99_SAMPLES
-from bench.analysis.metrics import LATENCIES, limit_name, sla_limits
+from bench.analysis.metrics import LATENCIES, is_latency, limit_name, sla_limits
 from bench.analysis.planned import is_closed, throughput_metric
 from bench.analysis.result import VERDICTS, Analysis, DeploymentResult, shortened
 from bench.report import form, quality, traffic
@@ -411,11 +411,11 @@ def _plan_rows(analysis: Analysis) -> Iterable[Row]:
     seen: dict[str, float] = {}
     for c in analysis.comparisons:
         if c.role == "primary" and c.against == "engine" and c.smallest_effect_pct is not None:
-            kind = "throughput" if c.metric == "output_tokens_per_s" else "latency"
+            kind = "latency" if is_latency(c.metric) else "throughput"
             seen[kind] = max(seen.get(kind, 0.0), c.smallest_effect_pct)
     for kind, value in (plan.get("smallest_effect") or {}).items():
-        planned = "no verdict" if value is None else f"{form.number(float(value), 2)} %"
-        found = f"{form.number(seen[kind], 2)} %" if kind in seen else "no verdict"
+        planned = "no verdict" if value is None else form.smallest_effect(float(value))
+        found = form.smallest_effect(seen[kind]) if kind in seen else "no verdict"
         yield {"": f"smallest effect visible, {kind} (80 % power)", "planned": planned, "actual": found}
 
 

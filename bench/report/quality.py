@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.analysis.result import (
+    AccuracyComparison,
+    AccuracyScore,
     Analysis,
     DeploymentResult,
     FidelityBand,
@@ -20,37 +22,43 @@ Row = dict[str, str]
 
 
 def accuracy(analysis: Analysis) -> Iterable[Row]:
-    """Every task of every deployment, against the same engine's 16-bit baseline."""
+    """Every task of every deployment, against the same engine's 16-bit baseline and, if another, the common one."""
     for d in analysis.deployments:
         for task, score in d.accuracy.items():
-            c = next(
-                (c for c in analysis.accuracy if (c.deployment, c.task, c.against) == (d.id, task, "engine")), None
-            )
-            known = c is not None and c.difference_pp is not None
-            yield {
-                "deployment": d.label,
-                "task": form.accuracy_name(task),
-                "score": form.share(score.score) if score.score is not None else f"not measured: {score.reason}",
-                "n": str(score.n),
-                "exercises": ", ".join(score.exercises) or "not stated",
-                "difference": "baseline" if d.engine_baseline else form.accuracy_interval(c) if c else "not compared",
-                "margin": c.margin if c else "–",
-                "lost / gained": f"{c.lost} / {c.gained}" if c and known else "–",
-                "flips A/A′": form.percent(c.flip_floor_pct) if c and c.flip_floor_pct is not None else "–",
-                "p, loss of the margin": _p_value(c.non_inferiority_p, c.non_inferiority_p_holm, c.tasks) if c else "–",
-                "p, no difference": _p_value(c.difference_p, c.difference_p_holm, c.tasks) if c else "–",
-                "McNemar p": _p_value(c.mcnemar_p, None, 1) if c else "–",
-                "verdict": c.verdict if c else "–",
-                "why": f"{c.reason} ({c.method})" if c and c.method else c.reason if c else "–",
-                "notes": "; ".join(score.notes) or "–",
-            }
+            for against, c in _compared(analysis, d, task):
+                yield _accuracy(d, task, score, against, c)
 
 
-def _p_value(p: float | None, holm: float | None, tasks: int) -> str:
-    """A p-value; over several tasks also as adjusted."""
-    if p is None:
-        return "–"
-    return f"{p:.2g}, Holm over {tasks} tasks {holm:.2g}" if tasks > 1 and holm is not None else f"{p:.2g}"
+def _compared(analysis: Analysis, one: DeploymentResult, task: str) -> Iterable[tuple[str, AccuracyComparison | None]]:
+    found = {c.against: c for c in analysis.accuracy if (c.deployment, c.task) == (one.id, task)}
+    own, common = found.get("engine"), found.get("common")
+    yield "own 16-bit", own
+    if common is not None and (own is None or own.baseline != common.baseline):
+        yield "common", common
+
+
+def _accuracy(
+    one: DeploymentResult, task: str, score: AccuracyScore, against: str, c: AccuracyComparison | None
+) -> Row:
+    known = c is not None and c.difference_pp is not None
+    return {
+        "deployment": one.label,
+        "task": form.accuracy_name(task),
+        "score": form.share(score.score) if score.score is not None else f"not measured: {score.reason}",
+        "n": str(c.n if c and known else score.n),
+        "exercises": ", ".join(score.exercises) or "not stated",
+        "against": against,
+        "difference": form.accuracy_interval(c) if c else "baseline" if one.engine_baseline else "not compared",
+        "margin": c.margin if c else "–",
+        "lost / gained": f"{c.lost} / {c.gained}" if c and known else "–",
+        "flips A/A′": form.percent(c.flip_floor_pct) if c and c.flip_floor_pct is not None else "–",
+        "p, loss of the margin": form.p_value(c.non_inferiority_p, c.non_inferiority_p_holm, c.tasks) if c else "–",
+        "p, no difference": form.p_value(c.difference_p, c.difference_p_holm, c.tasks) if c else "–",
+        "McNemar p": form.p_value(c.mcnemar_p) if c else "–",
+        "verdict": c.verdict if c else "–",
+        "why": f"{c.reason} ({c.method})" if c and c.method else c.reason if c else "–",
+        "notes": "; ".join(score.notes) or "–",
+    }
 
 
 def by_length_and_depth(analysis: Analysis) -> Iterable[Row]:

@@ -20,11 +20,16 @@ from harness.files import write_bytes
 Row = dict[str, Any]
 
 _ACCURACY_NUMBERS = (
+    "n",
+    "documents",
     "margin_pp",
     "margin_relative_pct",
     "difference_pp",
     "low_pp",
     "high_pp",
+    "relative_pct",
+    "relative_low_pct",
+    "relative_high_pct",
     "lost",
     "gained",
     "flip_floor_pct",
@@ -32,6 +37,7 @@ _ACCURACY_NUMBERS = (
     "non_inferiority_p_holm",
     "difference_p",
     "difference_p_holm",
+    "tasks",
     "mcnemar_p",
     "smallest_loss_pp",
 )

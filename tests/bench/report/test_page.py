@@ -1,5 +1,6 @@
 """The page and the tables: nothing runs, nothing is lost, and what is missing says so."""
 
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,12 +9,12 @@ import pandas as pd
 import pytest
 
 from bench.analysis import analyse
-from bench.report import write
+from bench.report import quality, write
 from bench.report.charts import Axis, Point, scatter
 from bench.report.html import page
 from bench.report.tables import tables
-from tests.bench.run_folder import LaunchSpec, build, deployment, effect, plan
-from tests.bench.runs import BASE, FP8, five, spec
+from tests.bench.run_folder import LaunchSpec, build, deployment, effect, plan, samples
+from tests.bench.runs import BASE, FP8, Q8, five, spec
 
 SCRIPT = "<script>alert('x')</script>"
 
@@ -135,6 +136,23 @@ def test_tables_hold_both_baselines(tmp_path: Path) -> None:
     q8 = found["throughput"].set_index("deployment").loc["llama-cpp+tiny+kv-q8"]
     assert q8["vs_engine_16bit"] != q8["vs_common"] and q8["vs_engine_16bit_verdict"].startswith("worse")
     assert found["memory"].set_index("deployment").loc[FP8, "kv_bytes_per_token_over_engine_16bit"] == 0.5
+
+
+def test_verdicts_on_accuracy_against_both_baselines_have_their_numbers(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    for block in range(3):
+        launches[block, Q8, 1].items = samples(2, block=block)
+    analysis = analyse(build(tmp_path, the_plan, launches))
+    rows = {row["against"]: row for row in quality.accuracy(analysis) if "q8_0" in row["deployment"]}
+    assert rows.keys() == {"own 16-bit", "common"}
+    for row in rows.values():
+        assert (row["verdict"], row["n"], row["lost / gained"]) == ("worse", "48", "42 / 0")
+        assert "Tango's score interval, 48 pairs" in row["why"] and row["why"] in html.unescape(page(analysis))
+    assert [row["against"] for row in quality.accuracy(analysis) if "fp8" in row["deployment"]] == ["own 16-bit"]
+    frame = tables(analysis)["accuracy"].set_index("deployment")
+    for label in ("vs_engine_16bit", "vs_common"):
+        assert (frame.loc[Q8, f"{label}_n"], frame.loc[Q8, f"{label}_documents"]) == (48, 6)
+        assert frame.loc[Q8, f"{label}_verdict"].startswith("worse") and "Tango" in frame.loc[Q8, f"{label}_method"]
 
 
 def test_numbers_in_the_csv_are_the_analysis(tmp_path: Path) -> None:

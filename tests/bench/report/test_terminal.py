@@ -9,7 +9,7 @@ from rich.console import Console
 from bench.analysis import analyse
 from bench.analysis.result import Analysis
 from bench.report import render_terminal
-from tests.bench.run_folder import LaunchSpec, build, forced_decode, request
+from tests.bench.run_folder import LaunchSpec, build, forced_decode, request, steady
 from tests.bench.runs import BASE, FP8, five
 
 
@@ -62,6 +62,31 @@ def test_a_faster_one_that_loses_accuracy_is_not_recommended(tmp_path: Path) -> 
             item["score"] = 0.0
     text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
     assert "stay with vLLM + 16-bit (baseline)" in text and "run vLLM + fp8" not in text
+    assert "all others are less accurate: vLLM + fp8 (e4m3)." in text
+
+
+def test_an_sla_that_only_a_less_accurate_one_keeps_is_no_choice(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    the_plan["sla"]["chat"]["ttft_p90_ms"] = 300.0
+    for block in range(3):
+        for item in launches[block, FP8, 1].items or ():
+            item["score"] = 0.0
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "run vLLM" not in text
+    assert "no choice can be defended: vLLM + 16-bit (baseline) does not keep the SLA in every launch" in text
+    assert "what does is less accurate: vLLM + fp8 (e4m3)." in text
+
+
+def test_one_that_alone_keeps_the_sla_is_recommended_with_what_is_known_of_its_accuracy(tmp_path: Path) -> None:
+    the_plan, launches = five()
+    the_plan["sla"]["chat"]["ttft_p90_ms"] = 300.0
+    for (block, deployment, _), launch in launches.items():
+        if deployment in (BASE, FP8):  # as fast as each other, but for the first request of one launch
+            launch.rows = steady(ttft_ms=250 + block)
+    launches[1, BASE, 1].rows = steady(ttft_ms=320)
+    text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
+    assert "run vLLM + fp8 (e4m3): vLLM + 16-bit (baseline) does not keep the SLA" in text
+    assert "and this does; retrieval is inconclusive: a loss of 10 pp is not excluded." in text
 
 
 def test_an_sla_that_none_keeps_names_the_nearest(tmp_path: Path) -> None:
@@ -114,7 +139,7 @@ def test_no_difference_stays_with_the_baseline(tmp_path: Path) -> None:
     for block in range(3):
         launches[block, FP8, 1].rows = launches[block, BASE, 1].rows
     text = printed(analyse(build(tmp_path, the_plan, launches)), 300)
-    assert "stay with vLLM + 16-bit (baseline): none of the" in text
+    assert "stay with vLLM + 16-bit (baseline): the other one is not shown to be better" in text
 
 
 def test_failed_requests_stand_beside_the_verdict(tmp_path: Path) -> None:
