@@ -76,7 +76,7 @@ class UnsupportedTask:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What an accuracy task can show, from its sizes alone.
+    """What an accuracy task can show, from its sizes and the number of tasks that claims are adjusted over.
 
     Attributes
     ----------

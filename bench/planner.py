@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bench.analysis.power import ALPHA, ALPHA_UNTIL, smallest_effect
-from bench.analysis.sample_size import questions_needed, smallest_loss
+from bench.analysis.sample_size import ONE_SIDED, questions_needed, smallest_loss
 from bench.budget import named, within_budget
 from bench.calibration import Calibration
 from bench.config import Config
@@ -83,7 +83,9 @@ def make_plan(
         settings=settings,
         support=support,
         unsupported_tasks=tuple(_unsupported_tasks(config, backends)),
-        task_plans={name: _task_plan(task, scenario.blocks) for name, task in config.accuracy.items()},
+        task_plans={
+            name: _task_plan(task, scenario.blocks, len(config.accuracy)) for name, task in config.accuracy.items()
+        },
         estimates=check_only_estimates(estimates, check_only),
         noise=calibration.noise,
     )
@@ -198,15 +200,18 @@ def _unsupported_tasks(config: Config, backends: Mapping[str, Backend]) -> Itera
                 yield UnsupportedTask(backend_name, name, reason)
 
 
-def _task_plan(task: Task, blocks: int) -> TaskPlan:
+def _task_plan(task: Task, blocks: int, tasks: int) -> TaskPlan:
+    """What a task can show among so many: Holm asks the most of the first one that is to speak."""
+    alpha = ONE_SIDED / tasks
     size = kind_of(task).size(task)
     each = max(1, round(size.questions / max(1, size.documents)))
     needed = None
     if task.margin_pp is not None and task.margin_pp < 100:
-        needed = questions_needed(task.margin_pp / 100, questions_per_document=each)
-    loss = smallest_loss(blocks * size.questions, questions_per_document=each) if blocks > 1 else math.inf
+        needed = questions_needed(task.margin_pp / 100, alpha=alpha, questions_per_document=each)
+    asked = blocks * size.questions
+    loss = smallest_loss(asked, alpha=alpha, questions_per_document=each) if blocks > 1 else math.inf
     return TaskPlan(
-        blocks * size.questions,
+        asked,
         blocks * size.documents,
         needed,
         round(100 * loss, 1) if math.isfinite(loss) else None,

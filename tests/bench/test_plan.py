@@ -386,6 +386,9 @@ def test_the_plan_says_how_many_questions_a_margin_needs_and_which_engine_can_no
     assert sized.questions_needed is not None and sized.questions_needed > sized.questions
     many = plan_of("accuracy=[retrieval-6k]", "accuracy.retrieval-6k.documents=60", "scenario.budget_minutes=null")
     assert many.task_plans["retrieval-6k"].smallest_loss_pp < 10 < sized.smallest_loss_pp  # type: ignore[operator]
+    two = plan_of("accuracy=[retrieval-6k,multi-needle]", "scenario.budget_minutes=null").task_plans["retrieval-6k"]
+    assert two.questions_needed is not None and two.questions_needed > sized.questions_needed, "Holm asks more of two"
+    assert two.smallest_loss_pp is None or two.smallest_loss_pp > sized.smallest_loss_pp  # type: ignore[operator]
 
 
 def test_a_task_that_needs_echo_is_told_before_anything_runs(tmp_path: Path) -> None:
