@@ -139,12 +139,13 @@ def _holm(p_values: Sequence[float | None]) -> list[float]:
 
 def _verdict(row: AccuracyComparison, one: Compared) -> tuple[str, str]:
     assert row.difference_pp is not None and row.difference_p is not None and row.difference_p_holm is not None
+    change = "gain" if row.difference_pp > 0 else "loss"
     over = f"after Holm's adjustment over {row.tasks} tasks"
     if row.non_inferior and one.gain_bounded:
-        return "equivalent", f"loss and gain are below {row.margin}"
+        seen = f"; a {change} is seen, and smaller than that" if row.difference_p_holm < ALPHA else ""
+        return "equivalent", f"loss and gain are below {row.margin}{seen}"
     if row.difference_p_holm < ALPHA:
-        better = row.difference_pp > 0
-        return ("better", "the interval excludes a loss") if better else ("worse", "the interval excludes no loss")
+        return ("better" if change == "gain" else "worse"), f"the whole interval is a {change}"
     if row.difference_p < ALPHA:
         return "inconclusive", f"the interval excludes no difference, but not {over} (p = {row.difference_p_holm:.2g})"
     if row.non_inferior:

@@ -162,6 +162,12 @@ def test_an_equal_candidate_with_enough_questions_is_equivalent() -> None:
     assert found.reason == "loss and gain are below 10 pp"
 
 
+def test_a_loss_that_is_seen_and_smaller_than_the_margin_is_equivalent_and_the_reason_says_both() -> None:
+    found = compare(answers([0] * 12 + [1] * 588), answers([1] * 600), Margin(5.0))
+    assert found.verdict == "equivalent" and found.high_pp is not None and found.high_pp < 0
+    assert found.reason == "loss and gain are below 5 pp; a loss is seen, and smaller than that"
+
+
 def test_too_few_questions_are_inconclusive() -> None:
     same = answers([1] * 14 + [0] * 2)
     found = compare(same, same)
