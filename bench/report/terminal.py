@@ -63,7 +63,7 @@ def _heading(analysis: Analysis) -> str:
             name = "throughput" if c.metric == "output_tokens_per_s" else form.metric_name(c.metric)
             seen[name] = max(seen.get(name, 0.0), c.smallest_effect_pct)
     if seen:
-        parts.append("smallest effect visible: " + ", ".join(f"{n} {form.number(v, 2)} %" for n, v in seen.items()))
+        parts.append("smallest effect visible: " + ", ".join(f"{n} {form.smallest_effect(v)}" for n, v in seen.items()))
     return " · ".join(parts)
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ def run(job: Job) -> Outcome:
         outcome.state, outcome.reason = "unsupported", str(error)
     except (BadAnswer, GivenUp) as error:
         outcome.state, outcome.reason = "failed", str(error)
+        outcome.samples = list(_unscored(items, model))
     ended = time.monotonic()
     first = model.first_request or ended
     outcome.stop, outcome.stop_token_ids = list(model.stop.texts), list(model.stop.token_ids)
@@ -95,6 +96,26 @@ def _samples(found: Iterable[Row], task: ConfigurableTask, items: list[Row], mod
         {"index": index, "item_id": items[index]["item_id"], "document_id": items[index]["document_id"], **sample}
         for index, sample in sorted(samples.items())
     ]
+
+
+def _unscored(items: list[Row], model: ServedCompletions) -> Iterator[Row]:
+    """What was answered before a task failed: kept, without scores."""
+    for index, (asked_ns, answered_ns) in sorted(model.times.items()):
+        prompt, answer = model.answered.get(index, ("", None))
+        yield {
+            "index": index,
+            "item_id": items[index]["item_id"],
+            "document_id": items[index]["document_id"],
+            "score": None,
+            "other_scores": {},
+            "answer": answer,
+            "target": None,
+            "choice_logprobs": None,
+            "prompt": prompt,
+            "asked_ns": asked_ns,
+            "answered_ns": answered_ns,
+            "error": model.errors.get(index),
+        }
 
 
 def _sample(sample: Row, task: ConfigurableTask, model: ServedCompletions) -> Row:

@@ -24,8 +24,8 @@ Ids: TypeAlias = "array[int]"
 
 _AT_ONCE = 256
 """Texts that are encoded at a time."""
-_ERRORS_IN_A_ROW = 3
-"""So many bad answers one after the other, and the task is given up."""
+_ERRORS_AT_FIRST, _ERRORS_LATER = 3, 16
+"""So many bad answers one after the other, and the task is given up; fewer where there was no good one before them."""
 
 
 class GivenUp(Exception):
@@ -81,12 +81,14 @@ class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
         self.template = None if job.chat is None else ChatTemplate(job.tokenizer, job.chat)
         self.errors: dict[int, str] = {}
         self.times: dict[int, tuple[int, int]] = {}
+        self.answered: dict[int, tuple[str, str]] = {}
         self.lengths: list[int] = []
         self.stop = Stop(())
         self.answer_tokens: int | None = None
         self.finish_reasons: Counter[str] = Counter()
         self.first_request: float | None = None
         self._in_a_row = 0
+        self._any_good = False
         self._lock = threading.Lock()
         self._doubled = self._doubled_start()
 
@@ -118,6 +120,7 @@ class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
                 raise BadAnswer("the answer has no text")
             with self._lock:
                 self.finish_reasons[str(choice.get("finish_reason"))] += 1
+                self.answered[requests[index].doc_id] = prompts[index].text, self.stop.cut(text)
             return self.stop.cut(text)
 
         documents = [str(one.doc["document_id"]) for one in requests]
@@ -230,5 +233,6 @@ class ServedCompletions(LocalCompletionsAPI):  # type: ignore[misc]
             self._in_a_row = 0 if error is None else self._in_a_row + 1
             if error is not None:
                 self.errors.setdefault(doc_id, error)
-            if self._in_a_row >= _ERRORS_IN_A_ROW:
+            self._any_good |= error is None
+            if self._in_a_row >= (_ERRORS_LATER if self._any_good else _ERRORS_AT_FIRST):
                 raise GivenUp(f"{self._in_a_row} bad answers in a row: {error}")

@@ -133,6 +133,11 @@ def respond(faults: set[str], body: dict[str, Any]) -> tuple[int, Any]:
     probe = body["max_tokens"] == 1
     if "truncates-some" in faults and not probe and number(text[-300:]) % 3 == 0:
         ids = ids[-CUT_TO:]
+    key = "+".join(sorted(faults))
+    if "breaks-late" in faults and len(SEEN[key]) > 8:
+        return 500, {"error": {"message": "worn out"}}
+    if "error-often" in faults and not probe and number(text[-300:]) % 5 < 2:
+        return 500, {"error": {"message": "out of luck"}}
     if "error" in faults or ("error-on-some" in faults and not probe and number(text[-300:]) % 6 == 0):
         return 500, {"error": {"message": "out of luck"}}
     if "refuses-long" in faults and len(ids) > CUT_TO:

@@ -18,8 +18,8 @@ from harness.model import Model
 
 @pytest.fixture
 def ask(server: MimicServer, model: Model, data_dir: Path, tmp_path: Path) -> Any:
-    def asked(kind: str, mode: str, faults: str = "sound", **more: Any) -> Outcome:
-        rows = share(example(kind, data_dir), model).rows
+    def asked(kind: str, mode: str, faults: str = "sound", *, documents: int = 3, **more: Any) -> Outcome:
+        rows = share(example(kind, data_dir, documents=documents), model).rows
         (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         job = {
             "task_yaml": str(TASKS_DIR / f"{kinds()[kind].modes[mode]}.yaml"),
@@ -72,8 +72,8 @@ def test_a_faulty_server_gets_a_reason_and_no_score(
     ask: Any, kind: str, mode: str, faults: str, state: str, says: str
 ) -> None:
     outcome = ask(kind, mode, faults)
-    assert (outcome.state, outcome.samples) == (state, [])
-    assert says in outcome.reason
+    assert outcome.state == state and says in outcome.reason
+    assert all(one["score"] is None for one in outcome.samples)
 
 
 def test_a_prompt_longer_than_the_context_is_refused_not_cut(ask: Any) -> None:
@@ -177,3 +177,18 @@ def test_prompts_that_are_cut_later_on_are_found_too(ask: Any) -> None:
 def test_a_server_that_answers_longer_than_asked_gives_no_usable_answer(ask: Any) -> None:
     outcome = ask("retrieval", "generation", "talks-on")
     assert outcome.state == "failed" and "at most" in outcome.reason
+
+
+def test_many_bad_answers_among_good_ones_count_as_wrong_and_end_nothing(ask: Any) -> None:
+    outcome = ask("retrieval", "generation", "error-often")
+    bad = [one for one in outcome.samples if one["error"]]
+    assert outcome.state == "measured" and 0 < len(bad) < len(outcome.samples)
+    assert all(one["score"] == 0.0 for one in bad)
+
+
+def test_what_was_answered_before_a_server_broke_is_kept_without_a_score(ask: Any) -> None:
+    outcome = ask("retrieval", "generation", "breaks-late", documents=6)
+    assert outcome.state == "failed" and "worn out" in outcome.reason
+    answered = [one for one in outcome.samples if one["error"] is None]
+    assert len(answered) >= 6 and all(one["answer"] and one["prompt"] for one in answered)
+    assert {one["score"] for one in outcome.samples} == {None}
