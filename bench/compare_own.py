@@ -79,12 +79,13 @@ def _made_now(row: SpeedVerdict, pair: Pair, view: View) -> SpeedVerdict:
         family = [d for d in pair.a.family(pair.one) if _joins(pair, d.id, view.load)]
         values = pd.concat([launch_values(d, d.id, view, blocks) for d in family])
         step = view.resolution(values)
-        estimate = within_engine(values, pair.one.id, adjust=False, step=step).get(pair.other.id)
-        method = "log(statistic) ~ deployment + block, A and A′ averaged, pooled residual, t interval, not adjusted"
+        estimate = within_engine(values, pair.one.id, adjust=False, alpha=view.alpha, step=step).get(pair.other.id)
+        method = "log(statistic) ~ deployment + block, A and A′ averaged, pooled residual"
     else:
         values = pd.concat([launch_values(d, d.id, view, blocks) for d in (pair.one, pair.other)])
-        estimate = across_engines(values, pair.other.id, pair.one.id, step=view.resolution(values))
-        method = "log ratio paired by block, A and A′ averaged, t interval, not adjusted"
+        step = view.resolution(values)
+        estimate = across_engines(values, pair.other.id, pair.one.id, alpha=view.alpha, step=step)
+        method = "log ratio paired by block, A and A′ averaged"
     if estimate is None:
         return replace(row, verdict="inconclusive", reason="too few launches for an interval")
     verdict, why = judge(estimate, view.metric, view.margin)
@@ -93,7 +94,7 @@ def _made_now(row: SpeedVerdict, pair: Pair, view: View) -> SpeedVerdict:
         verdict=verdict,
         reason=f"{why}; the run itself doesn't compare these two: not adjusted",
         rests_on="direct",
-        direct=as_ratio(estimate, len(blocks), method),
+        direct=as_ratio(estimate, len(blocks), f"{method}, {view.level} t interval, not adjusted"),
         direct_verdict=verdict,
     )
 

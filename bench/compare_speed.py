@@ -11,11 +11,12 @@ from dataclasses import replace
 import pandas as pd
 
 from bench.analysis.compare import Estimate, across_engines, judge, margins, percent
-from bench.analysis.comparisons import EXPLORATORY
+from bench.analysis.comparisons import EXPLORATORY, waits_for_precision
 from bench.analysis.distribution import tail_percent
 from bench.analysis.metrics import is_latency
 from bench.analysis.obstacles import SEARCHED, View, failure_verdict, unbounded_launches
 from bench.analysis.planned import is_closed, throughput_metric
+from bench.analysis.power import ALPHA, ALPHA_UNTIL
 from bench.comparability import Pair, engine_changed
 from bench.difference import SPEED, Difference, reason, voiding
 from bench.drift_control import Control, control_of, machine_shift, relative
@@ -42,6 +43,8 @@ def views(pair: Pair, load: str, loads: int) -> Iterator[View]:
     cells = [cell for cell in pair.cells(load) if cell]
     counts = [int(x.values["requests"]) for cell in cells for x in cell.launches if "requests" in x.values]
     throughput, tail = throughput_metric(facts), f"ttft_p{tail_percent(min(counts, default=0))}_ms"
+    # What ended when its residual happened to be small has too narrow intervals here too.
+    alpha = ALPHA_UNTIL if any(waits_for_precision(side.plan) for side in (pair.a, pair.b)) else ALPHA
     primary = (throughput,) if facts.get("search") else (throughput, tail)
     for metric in dict.fromkeys((throughput, tail, *EXPLORATORY)):
         role = "primary" if metric in primary else "exploratory"
@@ -49,7 +52,7 @@ def views(pair: Pair, load: str, loads: int) -> Iterator[View]:
         precision = (facts.get("search") or {}).get("precision_pct") if metric.startswith(SEARCHED) else None
         step = math.log1p(float(precision or 0) / 100)
         blocks = len(pair.shared_blocks(load))
-        yield View(load, metric, role, margin, is_closed(facts), loads, blocks, step=step)
+        yield View(load, metric, role, margin, is_closed(facts), loads, blocks, alpha, step)
 
 
 def _verdict(
@@ -78,7 +81,7 @@ def _verdict(
         verdict=verdict,
         reason=f"{why}; {DAY}",
         rests_on="direct",
-        direct=as_ratio(direct, len(blocks), f"log ratio paired by block, A and A′ averaged, t interval, {adjusted}"),
+        direct=as_ratio(direct, len(blocks), f"{_paired(view)}, {adjusted}"),
         direct_verdict=verdict,
     )
     if control is None:
@@ -129,7 +132,7 @@ def _with_control(row: SpeedVerdict, pair: Pair, view: View, control: Control, c
     row = replace(
         row,
         control=control.id,
-        drift=as_ratio(drift, len(blocks), "log ratio paired by block, A and A′ averaged, t interval, not adjusted"),
+        drift=as_ratio(drift, len(blocks), f"{_paired(view)}, not adjusted"),
         ratio_of_ratios=as_ratio(cancelled, len(blocks), _RELATIVE),
     )
     if not control.unchanged:
@@ -149,10 +152,17 @@ _RELATIVE = (
 )
 
 
+def _paired(view: View) -> str:
+    return f"log ratio paired by block, A and A′ averaged, {view.level} t interval"
+
+
 def _direct(pair: Pair, view: View, count: int) -> Estimate | None:
     blocks = pair.shared_blocks(view.load)
     values = pd.concat([launch_values(pair.one, "A", view, blocks), launch_values(pair.other, "B", view, blocks)])
-    return across_engines(values, "B", "A", comparisons=count, step=view.resolution(values)) if len(values) else None
+    if values.empty:
+        return None
+    step = view.resolution(values)
+    return across_engines(values, "B", "A", comparisons=count, alpha=view.alpha, step=step)
 
 
 def as_ratio(estimate: Estimate, blocks: int, method: str) -> Ratio:

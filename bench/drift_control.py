@@ -9,7 +9,6 @@ from scipy import stats
 
 from bench.analysis.compare import Estimate, across_engines, percent, within_engine
 from bench.analysis.obstacles import View
-from bench.analysis.power import ALPHA
 from bench.comparability import Pair, differences, engine_changed
 from bench.difference import SPEED, voiding
 from bench.launch_values import by_block, launch_values
@@ -67,8 +66,8 @@ def relative(pair: Pair, view: View, control: Control, count: int) -> Estimate |
         estimate = across_engines(frame, "pair", "control", step=step)
     if estimate is None:
         return None
-    critical = float(stats.t.ppf(1 - ALPHA / count / 2, estimate.degrees_of_freedom))
-    return replace(estimate, critical=critical, **_counts(pair, view))
+    critical = float(stats.t.ppf(1 - view.alpha / count / 2, estimate.degrees_of_freedom))
+    return replace(estimate, critical=critical, alpha=view.alpha, **_counts(pair, view))
 
 
 def _rest_of_family(pair: Pair, control: Control, load: str) -> Iterator[Pair]:

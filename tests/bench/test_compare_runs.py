@@ -167,6 +167,23 @@ def test_what_a_run_compares_with_no_baseline_is_made_by_the_same_rule(tmp_path:
     assert "not adjusted" in found.reason
 
 
+def test_a_run_that_waited_for_precision_is_compared_at_half_the_error_rate(tmp_path: Path) -> None:
+    def uneven(launches: Launches) -> None:
+        for block in range(3):
+            rows = steady(ttft_ms=260, itl_ms=(19, 21, 20)[block])
+            launches[block, FP8, 1] = replace(launches[block, FP8, 1], rows=rows)
+
+    a, fixed = run(tmp_path / "a"), run(tmp_path / "b", launches=uneven)
+    waited = run(tmp_path / "c", launches=uneven, until={"throughput_pct": 5.0})
+    usual, wide = (row(compare_runs(a, b), FP8) for b in (fixed, waited))
+    for name in ("direct", "ratio_of_ratios"):
+        narrow, wider = getattr(usual, name), getattr(wide, name)
+        assert wider.low_pct < narrow.low_pct and wider.high_pct > narrow.high_pct
+    assert "97.5 %" in wide.reason and wide.direct is not None and "97.5 % t interval" in wide.direct.method
+    own = compare_runs(Named(waited.path, FP8), Named(waited.path, BASE)).pairs[0].speed[0]
+    assert own.direct is not None and "97.5 % t interval, not adjusted" in own.direct.method
+
+
 def test_one_block_in_common_gives_no_verdict(tmp_path: Path) -> None:
     result = compare_runs(run(tmp_path / "a"), run(tmp_path / "b", blocks=1))
     assert row(result, FP8).verdict == "inconclusive"
