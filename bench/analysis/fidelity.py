@@ -73,6 +73,7 @@ def _averaged(pairs: Iterable[Pair]) -> list[Shift]:
         Shift(
             text_sha256=text,
             position=position,
+            run=same[0].run,
             nll=fmean(one.nll for one in same),
             reference_nll=fmean(one.reference_nll for one in same),
             same_top=fmean(one.same_top for one in same),
@@ -94,7 +95,7 @@ def _bands(found: Sequence[Shift]) -> Iterable[FidelityBand]:
 
 
 def _band(name: str, found: Sequence[Shift]) -> FidelityBand:
-    low, high = mean_interval([one.nll_delta for one in found], [one.text_sha256 for one in found])
+    low, high = mean_interval([one.nll_delta for one in found], [(one.text_sha256, one.run) for one in found])
     return FidelityBand(
         name=name,
         first_position=min(one.position for one in found),

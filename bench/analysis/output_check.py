@@ -1,7 +1,7 @@
 """Is what a deployment says still language? Forced decode against the same engine's 16-bit launches (rule 2).
 
 The rule, for the mean shift of the NLL of the texts' own tokens against the 16-bit launch of the block, with a 95 % t
-interval over all positions of all texts, each counted as one of its own (no clusters):
+interval over all positions of all texts, in which positions that follow each other are one cluster:
 
 - *broken* when the shift exceeds the limit and the interval lies above zero, over all positions or over the later half;
 - *sound* when the interval's high end lies below the limit (and the later half's shift does);
@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.analysis.load import LaunchRecord
-from bench.analysis.mean_interval import t_half_width
+from bench.analysis.mean_interval import mean_interval
 from bench.analysis.result import OutputCheckResult
 from harness.accuracy.fidelity import Fidelity, Record, compare, mean_nll, same_texts, texts_of
 
@@ -165,11 +165,8 @@ def _nearest(found: Sequence[Fidelity]) -> Fidelity:
 
 
 def _interval(f: Fidelity) -> tuple[float | None, float | None]:
-    """95 % interval of the mean shift over the positions; open where there is but one."""
-    if f.nll_delta is None or f.nll_delta_se is None:
-        return None, None
-    half = t_half_width(f.nll_delta_se, f.positions - 1)
-    return f.nll_delta - half, f.nll_delta + half
+    """95 % interval of the mean shift, neighbouring positions as one cluster; open where there is but one."""
+    return mean_interval([one.nll_delta for one in f.shifts], [(one.text_sha256, one.run) for one in f.shifts])
 
 
 def _fault(found: Sequence[Fidelity], limits: Band, where: str) -> str | None:

@@ -7,7 +7,7 @@ vocabulary, here and everywhere in KVMark. All values are in nats.
 
 import math
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 Record = dict[str, Any]
@@ -28,8 +28,8 @@ class Fidelity:
         Positions at which both records can be read.
     nll : float or None
         Mean negative log-likelihood of the text's own tokens under the record.
-    nll_delta, nll_delta_se : float or None
-        The same less the reference's, on the same positions, and the standard error of that mean over the positions.
+    nll_delta : float or None
+        The same less the reference's, on the same positions.
     top1_agreement : float or None
         Share of positions with the same most probable token.
     kl : float or None
@@ -39,27 +39,31 @@ class Fidelity:
         Positions that the record lacks or that hold no numbers.
     echo_nll_delta : float or None
         Difference of the echoed text's NLL, where both have one.
+    shifts : tuple of Shift
+        What the means are of.
     """
 
     positions: int
     nll: float | None
     nll_delta: float | None
-    nll_delta_se: float | None
     top1_agreement: float | None
     kl: float | None
     unusable: int
     echo_nll_delta: float | None
+    shifts: "tuple[Shift, ...]" = ()
 
 
 @dataclass(frozen=True)
 class Shift:
     """One prediction against the reference's at the same place: fields as in `Fidelity`, of one position.
 
-    `same_top` is 1 where the most probable token is the same, else 0; a mean over launches lies between.
+    `run` is the first of the positions that follow each other up to this one: neighbours share their context, and are
+    one cluster. `same_top` is 1 where the most probable token is the same, else 0; a mean over launches lies between.
     """
 
     text_sha256: str
     position: int
+    run: int
     nll: float
     reference_nll: float
     same_top: float
@@ -124,10 +128,6 @@ def kl_divergence(reference: dict[int, float], other: dict[int, float], vocab: i
     return max(divergence, 0.0)
 
 
-def _standard_error(values: list[float]) -> float | None:
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-
-
 def shifts(record: Record, reference: Record) -> tuple[list[Shift], list[int]]:
     """Shift at each position that both records have, and the positions that the record lacks or that hold no numbers.
 
@@ -140,7 +140,9 @@ def shifts(record: Record, reference: Record) -> tuple[list[Shift], list[int]]:
     for mine, theirs in zip(texts_of(record), texts_of(reference), strict=True):
         at = {position: index for index, position in enumerate(theirs["positions"])}
         nlls, reference_nlls = token_nlls(mine), token_nlls(theirs)
+        run = 0
         for index, position in enumerate(mine["positions"]):
+            run = run if index and position == mine["positions"][index - 1] + 1 else position
             if position not in at:
                 continue
             nll, a = nlls[index], distribution(mine, index)
@@ -150,7 +152,7 @@ def shifts(record: Record, reference: Record) -> tuple[list[Shift], list[int]]:
             elif b is not None and reference_nll is not None:
                 same = float(mine["top_token_ids"][index][0] == theirs["top_token_ids"][at[position]][0])
                 kl = kl_divergence(b, a, mine["vocab"])
-                found.append(Shift(mine["text_sha256"], position, nll, reference_nll, same, kl))
+                found.append(Shift(mine["text_sha256"], position, run, nll, reference_nll, same, kl))
     return found, unusable
 
 
@@ -164,9 +166,9 @@ def compare(record: Record, reference: Record, from_position: int = 0) -> Fideli
         positions=len(found),
         nll=fmean(shift.nll for shift in found) if found else None,
         nll_delta=mean_shift,
-        nll_delta_se=_standard_error([shift.nll_delta for shift in found]),
         top1_agreement=fmean(shift.same_top for shift in found) if found else None,
         kl=fmean(shift.kl for shift in found) if found else None,
         unusable=sum(position >= from_position for position in missing),
         echo_nll_delta=echo["nll"] - reference_echo["nll"] if echo and reference_echo else None,
+        shifts=tuple(found),
     )

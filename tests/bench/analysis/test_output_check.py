@@ -8,7 +8,7 @@ import pytest
 from bench.analysis.load import LaunchRecord
 from bench.analysis.output_check import band, check
 
-POSITIONS = list(range(100, 124))
+POSITIONS = [100 * (i + 1) for i in range(24)]
 TOLERANCES = {"nll_increase_nats": 0.3, "top1_agreement_min": 0.5}
 SOUND, OUTSIDE, GARBAGE = ([1, 2], [-0.3, -2.0]), ([3, 4], [-0.01, -6.0]), ([8, 9], [-1.0, -2.0])
 
@@ -125,6 +125,20 @@ def test_the_interval_is_a_t_interval_over_the_positions() -> None:
     half = 2.0117 * 0.1 * math.sqrt(48 / 47) / math.sqrt(48)
     assert (result.nll_shift_low, result.nll_shift_high) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-5)
     assert result.state == "sound"
+
+
+def test_positions_that_follow_each_other_are_one_observation() -> None:
+    def in_runs(answers: list[Any]) -> dict[str, Any]:
+        runs = [128 * (anchor + 1) + step for anchor in range(12) for step in range(4)]
+        return {**record(answers), "positions": runs, "next_token_ids": [1] * len(runs)}
+
+    baseline = [launch("base", in_runs([SOUND] * 48))]
+    found = in_runs([one for anchor in range(12) for one in [worse_by(0.2 * (anchor % 2))] * 4])
+    result = check([launch("candidate", found)], baseline, band(baseline, TOLERANCES))
+    # 12 runs, half 0 and half 0.2: standard deviation 0.1 · √(12/11), t(0.975, 11) = 2.2010; not 48 positions
+    half = 2.2010 * 0.1 * math.sqrt(12 / 11) / math.sqrt(12)
+    assert (result.nll_shift_low, result.nll_shift_high) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-5)
+    assert result.positions == 48
 
 
 def test_an_interval_that_reaches_the_limit_is_in_doubt() -> None:
