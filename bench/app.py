@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from bench import calibration, compare_view, reproduce_view, store
@@ -29,28 +29,25 @@ from bench.config import (
     CONFIG_FILE,
     SCENARIOS,
     Config,
-    compose_config,
     config_yaml,
     read_config,
     register_schema,
-    typed,
 )
-from bench.overrides import name_the_backend, name_the_tasks, normalise, quoted, scenario_name, split_nameless
+from bench.identity import config_sha256, file_hashes, reproduction_sha256
+from bench.overrides import quoted
 from bench.plan import Plan, plan_record, read_plan
 from bench.plan_view import print_plan
 from bench.planner import make_plan
-from bench.presets import choices_of, fitted_to_context, key_of, presets, values_of
 from bench.report import render_terminal, write
 from bench.reproduce import WIDTH_PCT, reproduction
+from bench.resolve import resolve
 from bench.run import Prepared, exclusive_node, prepare, run_block
 from bench.sides import Named, named
 from bench.until import extend, most_blocks
-from harness.accuracy.data_set import files_of
 from harness.errors import ConfigError, KVMarkError, SetupError, StorageError
-from harness.files import read_json, sha256_of, sha256_of_files, write_bytes, write_json
+from harness.files import read_json, write_bytes, write_json
 from harness.guard import sweep
-from harness.models import ModelSpec, choose_auto
-from harness.telemetry import gpus, hardware, software
+from harness.telemetry import hardware, software
 from harness.traffic.text import corpus
 
 REPORT_BYTES = 5_000_000
@@ -61,8 +58,6 @@ _EXIT_CODES: tuple[tuple[type[KVMarkError], int], ...] = (
     (StorageError, EXIT_STORAGE),
     (KVMarkError, EXIT_FAILED_CELLS),
 )
-_NOT_IDENTITY = ("run_dir", "results_dir", "reports_dir", "block")
-"""Keys that say where, not what."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,7 +115,7 @@ def _carry_out(
             sweep(manifest.parent, say)
         prepared = prepare(config, plan, say)
     identity = store.Identity(
-        _config_sha256(config) if reproduces is None else _reproduction_sha256(config, plan.blocks, reproduces),
+        config_sha256(config) if reproduces is None else reproduction_sha256(config, plan.blocks, reproduces),
         store.code_sha256(),
         store.hardware_sha256(machine),
         prepared.engines_sha256(),
@@ -246,46 +241,6 @@ def questions(arguments: list[str]) -> int:
     return 0
 
 
-def resolve(arguments: list[str]) -> tuple[list[str], Config]:
-    """The final overrides and the configuration that they compose to; raises `ConfigError`.
-
-    `model=auto` becomes the chosen model; what the scenario sets for a GPU or for high precision comes before the
-    user's own overrides, which win.
-    """
-    user = normalise(arguments)
-    later, user = split_nameless(user, "backend")
-    of_all_tasks, first = split_nameless(user, "accuracy")
-    scenario = scenario_name(user)
-    named = [*first, f"scenario_name={scenario}"]
-    devices = gpus()
-    preset = presets(compose_config([text for text in named if _says_presets(text)]), scenario, bool(devices))
-    selected = [*choices_of(preset, named), *named]
-    composed = compose_config(selected)
-    later = name_the_backend(later, [str(name) for name in composed.backend])
-    kinds = {str(name): str(task.kind) for name, task in composed.accuracy.items()}
-    selected = [*name_the_tasks(of_all_tasks, kinds), *selected]  # a task's own key, which comes later, wins
-    if "auto" in composed.model:
-        chosen = _choose_model(composed, [gpu["memory_bytes"] for gpu in devices])
-        models = ",".join(dict.fromkeys(chosen if name == "auto" else str(name) for name in composed.model))
-        later = [*later, f"model=[{models}]"]
-    preset = values_of(preset, composed)
-    config = typed(compose_config([*preset, *selected, *later]))
-    fitting = fitted_to_context(preset, config)
-    overrides = [*fitting, *selected, *later]
-    return overrides, config if fitting == preset else typed(compose_config(overrides))
-
-
-def _says_presets(override: str) -> bool:
-    key = key_of(override)
-    return key in ("scenario", "precision") or key.startswith("scenario.on_")
-
-
-def _choose_model(composed: DictConfig, gpu_memory_bytes: list[int]) -> str:
-    auto: ModelSpec = OmegaConf.to_object(composed.model.auto)  # type: ignore[assignment]
-    spread = 1 << max(0, len(gpu_memory_bytes).bit_length() - 1)  # a server spreads over a power of two
-    return choose_auto({"auto": auto}, gpu_memory_bytes, spread)
-
-
 class Abort(BaseException):
     """Nothing more can be measured (a full disk, a busy machine). Not an `Exception`: Hydra would go on with the next
     block, and print the error its own way.
@@ -361,7 +316,7 @@ def _write_run(
             "seed": config.seed,
             "data": {
                 **{f"corpus of {name}": corpus(m.path).sha256 for name, m in prepared.models.items()},
-                **_file_hashes(config),
+                **file_hashes(config),
             },
         },
     )
@@ -409,31 +364,6 @@ def _report(folder: Path, reports: Path) -> Analysis:
 def _incomplete(folder: Path) -> None:
     with contextlib.suppress(StorageError):  # on a full disk it stays "running", which nobody holds: incomplete too
         store.set_status(folder, "incomplete")
-
-
-def _config_sha256(config: Config) -> str:
-    content = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
-    assert isinstance(content, dict)
-    identity = {key: value for key, value in content.items() if key not in _NOT_IDENTITY}
-    files = _file_hashes(config)
-    return sha256_of({**identity, "files": files} if files else identity)
-
-
-def _reproduction_sha256(config: Config, blocks: int, reproduces: Mapping[str, Any]) -> str:
-    """Of a run that repeats another one: never equal to that of an ordinary run, or of another one's repetition."""
-    return sha256_of((_config_sha256(config), blocks, reproduces))
-
-
-def _file_hashes(config: Config) -> dict[str, str]:
-    """Hashes of the files that loads and tasks are read from: another file under the same name asks something else."""
-    paths = {
-        str(path): Path(path).expanduser().resolve()
-        for load in config.load.values()
-        for stream in load.streams
-        if (path := getattr(stream.workload.parameters, "path", None))
-    }
-    paths |= {str(path): path for task in config.accuracy.values() for path in files_of(task)}
-    return {f"file {name}": sha256_of_files([path], path.parent) for name, path in sorted(paths.items())}
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.app import EXIT_CONFIG, EXIT_STORAGE, _config_sha256, _file_hashes, resolve
+from bench.app import EXIT_CONFIG, EXIT_STORAGE
+from bench.identity import config_sha256, file_hashes
+from bench.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +85,6 @@ def test_another_file_under_the_same_name_is_another_run(tmp_path: Path) -> None
         rows = "".join(f"{second},{tokens},9\n" for second in range(80))
         trace.write_text(f"arrival_s,context_tokens,generated_tokens\n{rows}")
         _, config = resolve(["load=trace-azure", f"load.trace-azure.workload.path={trace}"])
-        assert list(_file_hashes(config)) == [f"file {trace}"]
-        hashes.append(_config_sha256(config))
+        assert list(file_hashes(config)) == [f"file {trace}"]
+        hashes.append(config_sha256(config))
     assert len(set(hashes)) == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import app
 from bench import config as bench_config
+from bench import resolve
 from bench.analysis.metrics import sla_limits
 from bench.config import GROUPS, SCENARIOS, choices, compose_config, config_yaml, read_config, typed
 from bench.overrides import normalise, quoted
@@ -65,12 +65,12 @@ def test_every_file_of_every_group_composes_under_its_own_name(group: str) -> No
 def test_presets_compose_with_every_scenario(
     scenario: str, devices: list[dict[str, object]], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "gpus", lambda: devices)
+    monkeypatch.setattr(resolve, "gpus", lambda: devices)
     if (scenario, precision) == ("smoke", "high"):
         with pytest.raises(ConfigError, match=r"precision=high.*smoke.*on_high_precision"):
-            app.resolve([f"scenario={scenario}", f"precision={precision}"])
+            resolve.resolve([f"scenario={scenario}", f"precision={precision}"])
         return
-    _, config = app.resolve([f"scenario={scenario}", f"precision={precision}"])
+    _, config = resolve.resolve([f"scenario={scenario}", f"precision={precision}"])
     if precision == "high":
         assert config.scenario.blocks >= 8
         assert all(load.requests >= 368 for load in config.load.values()), "P99 needs as many"
@@ -80,20 +80,20 @@ def test_presets_compose_with_every_scenario(
 def test_presets_of_what_is_not_selected_are_dropped(
     devices: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "gpus", lambda: devices)
-    _, config = app.resolve(["scenario=long-context", "precision=high", "accuracy=[]", "load=short-chat-cpu"])
+    monkeypatch.setattr(resolve, "gpus", lambda: devices)
+    _, config = resolve.resolve(["scenario=long-context", "precision=high", "accuracy=[]", "load=short-chat-cpu"])
     assert config.accuracy == {}
     assert list(config.load) == ["short-chat-cpu"]
     assert config.scenario.blocks == 8
 
 
 def test_the_users_words_win_over_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "gpus", lambda: [{"name": "GPU", "memory_bytes": 80 * 2**30}])
+    monkeypatch.setattr(resolve, "gpus", lambda: [{"name": "GPU", "memory_bytes": 80 * 2**30}])
     arguments = ["backend=vllm,llama-cpp", "model=smollm2-135m", "load.sharegpt-long.requests=7"]
-    _, config = app.resolve(["scenario=long-context", *arguments])
+    _, config = resolve.resolve(["scenario=long-context", *arguments])
     assert list(config.backend) == ["vllm", "llama-cpp"]
     assert config.load["sharegpt-long"].requests == 7
-    _, config = app.resolve(["scenario=high-throughput", "load.short-chat.requests=9"])
+    _, config = resolve.resolve(["scenario=high-throughput", "load.short-chat.requests=9"])
     assert config.load["short-chat"].requests == 9, "a key of a load that only the preset selects"
 
 
@@ -282,8 +282,8 @@ def stored(config: bench_config.Config, run: Path) -> bench_config.Config:
 def test_every_scenario_comes_back_from_a_runs_folder_as_it_was(
     scenario: str, devices: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "gpus", lambda: devices)
-    _, config = app.resolve([f"scenario={scenario}"])
+    monkeypatch.setattr(resolve, "gpus", lambda: devices)
+    _, config = resolve.resolve([f"scenario={scenario}"])
     assert stored(config, tmp_path) == config
 
 
@@ -303,7 +303,7 @@ def test_every_file_comes_back_from_a_runs_folder_as_it_was(group: str, tmp_path
 
 @pytest.mark.parametrize("value", ["1:30", "yes", "1e3", "0x10", "null", "~", "007", "2020-01-01", "", " a: b # c"])
 def test_a_text_that_looks_like_another_type_stays_that_text(value: str, tmp_path: Path) -> None:
-    _, config = app.resolve(["scenario=smoke", "backend=llama-cpp", f"backend.env.A='{value}'"])
+    _, config = resolve.resolve(["scenario=smoke", "backend=llama-cpp", f"backend.env.A='{value}'"])
     assert stored(config, tmp_path).backend["llama-cpp"].env == {"A": value}
 
 

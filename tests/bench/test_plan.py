@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import app, calibration
+from bench import calibration, resolve
 from bench.budget import MIN_REQUESTS
 from bench.calibration import Calibration, EngineSpeed, Noise
 from bench.config import Config, choices, compose_config, typed
@@ -38,8 +38,8 @@ def plan_of(*overrides: str, scenario: str = "long-context", known: Calibration 
 
 @pytest.mark.parametrize("scenario", choices("scenario"))
 def test_every_scenario_can_be_planned_without_a_gpu(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "gpus", lambda: [])
-    plan = make_plan(app.resolve([f"scenario={scenario}"])[1], UNMEASURED, [])
+    monkeypatch.setattr(resolve, "gpus", lambda: [])
+    plan = make_plan(resolve.resolve([f"scenario={scenario}"])[1], UNMEASURED, [])
     assert plan.deployments
     assert plan.seconds() > 0
 
@@ -284,9 +284,9 @@ GPU_MACHINES = {"139": [139], "4x79": [79] * 4, "8x79": [79] * 8, "3x79": [79] *
 def plan_on_gpus(monkeypatch: pytest.MonkeyPatch, machine: str, *arguments: str) -> tuple[Config, Plan]:
     """Resolved and planned as `make plan` does, with devices that aren't there."""
     devices = [gib * GIB for gib in GPU_MACHINES[machine]]
-    monkeypatch.setattr(app, "gpus", lambda: [{"name": "GPU", "memory_bytes": memory} for memory in devices])
+    monkeypatch.setattr(resolve, "gpus", lambda: [{"name": "GPU", "memory_bytes": memory} for memory in devices])
     monkeypatch.setattr(Vllm, "on_gpu", True)
-    _, config = app.resolve(list(arguments))
+    _, config = resolve.resolve(list(arguments))
     return config, make_plan(config, UNMEASURED, devices)
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 import bench.questions
-from bench.app import main, resolve
+from bench.app import main
+from bench.resolve import resolve
 from harness.accuracy.own_file import read_own
 from harness.model import Model, ModelShape
 
@@ -59,12 +60,12 @@ def test_what_is_wrong_is_named_by_its_key(
 
 
 def test_a_file_under_the_same_name_is_another_run(tmp_path: Path) -> None:
-    from bench.app import _config_sha256
+    from bench.identity import config_sha256
 
     path = tmp_path / "own.jsonl"
     hashes = []
     for answer in ("Ada", "Bob", "Ada"):
         path.write_text(json.dumps({"question": "Who?", "answer": answer}) + "\n")
         _, config = resolve(["scenario=smoke", "accuracy=[own]", f"accuracy.own.path={path}"])
-        hashes.append(_config_sha256(config))
+        hashes.append(config_sha256(config))
     assert hashes[0] == hashes[2] != hashes[1]

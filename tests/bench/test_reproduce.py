@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import app, store
+from bench import resolve, store
+from bench.identity import config_sha256, reproduction_sha256
 from bench.reproduce import reproduction
 from bench.reproduce_view import write
 from bench.reproduction import Number, Reproduction
@@ -173,11 +174,11 @@ def test_a_score_may_change_by_what_the_baseline_changes_of_itself(right: int, v
 
 
 def test_a_run_that_repeats_another_is_never_taken_for_an_ordinary_one(tmp_path: Path) -> None:
-    _, config = app.resolve(["scenario=smoke", "backend=llama-cpp"])
+    _, config = resolve.resolve(["scenario=smoke", "backend=llama-cpp"])
     origins = [{"run": "r1", "path": "/a", "identity": {}}, {"run": "r2", "path": "/b", "identity": {}}]
-    hashes = {app._config_sha256(config), *(app._reproduction_sha256(config, 3, origin) for origin in origins)}
-    assert len(hashes | {app._reproduction_sha256(config, 2, origins[0])}) == 4
-    assert app._reproduction_sha256(config, 3, dict(origins[0])) in hashes
+    hashes = {config_sha256(config), *(reproduction_sha256(config, 3, origin) for origin in origins)}
+    assert len(hashes | {reproduction_sha256(config, 2, origins[0])}) == 4
+    assert reproduction_sha256(config, 3, dict(origins[0])) in hashes
 
 
 def test_only_blocks_that_were_measured_from_the_first_on_are_repeated(tmp_path: Path) -> None:
