@@ -1,4 +1,4 @@
-"""The command line: `python -m bench [run|plan|report|compare|jmeter|questions] key=value …`, in Hydra's grammar.
+"""The command line: `python -m bench [run|plan|report|compare|reproduce|jmeter|questions] key=value …`, in Hydra's grammar.
 
 `run` (the default) plans, prepares, measures block by block as Hydra jobs, analyses and reports. Only the block index
 is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
