@@ -78,8 +78,14 @@ def evidence(samples: Sequence[Mapping[str, Any]], sent: Sent, readings: Sequenc
     """What a task's record says of the load beside it; the engine's counters are those between question and answer."""
     questions = np.array([(one["asked_ns"], one["answered_ns"]) for one in samples], np.int64).reshape(-1, 2)
     start, end = (int(questions[:, 0].min()), int(questions[:, 1].max())) if len(questions) else (0, 0)
-    states = [one.state for one in readings if start <= one.at_ns <= end]
-    preempted = _known(states, "preemptions_total")
+    in_order = sorted(readings, key=lambda one: one.at_ns)
+    states = [one.state for one in in_order if start <= one.at_ns <= end]
+    counted = states
+    if len(states) < 2:  # questions that took less than the time between two readings
+        before = [one.state for one in in_order if one.at_ns < start][-1:]
+        counted = [*before, *states, *[one.state for one in in_order if one.at_ns > end][:1]]
+        states = states or before
+    preempted = _known(counted, "preemptions_total")
     return {
         "requests": len(sent.spans),
         "failed_requests": dict(sent.failed),

@@ -30,7 +30,7 @@ SCHEDULE = "schedule.jsonl"
 UNDER_WAY_S = 300.0
 """How long a load may take until its first request is under way."""
 POLL_S = 0.1
-READING_S = 0.5
+READING_S = 0.2
 """Time between two readings of the engine's counters."""
 ROUND_REQUESTS, ROUND_REQUESTS_MAX = 2048, 65536
 """Requests of the first round, and beyond which none is made longer: between two rounds nothing is under way."""
@@ -124,6 +124,7 @@ class BackgroundLoad:
         reader.start()
         try:
             self._wait_until_under_way(rounds, player)
+            self._take_reading(rounds)
             yield rounds
         finally:
             over.set()
@@ -189,8 +190,11 @@ class BackgroundLoad:
 
     def _read(self, rounds: Rounds, over: threading.Event) -> None:
         while not over.wait(READING_S):
-            with contextlib.suppress(OSError):
-                rounds.readings.append(Reading(time.monotonic_ns(), self.served.state()))
+            self._take_reading(rounds)
+
+    def _take_reading(self, rounds: Rounds) -> None:
+        with contextlib.suppress(OSError):
+            rounds.readings.append(Reading(time.monotonic_ns(), self.served.state()))
 
     def _wait_until_under_way(self, rounds: Rounds, player: threading.Thread) -> None:
         """Until a request was sent, and the engine says that it runs one, where it says so."""

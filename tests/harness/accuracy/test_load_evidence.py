@@ -62,6 +62,15 @@ def test_the_engines_counters_are_those_between_the_first_question_and_the_last_
     assert (found["share_of_questions_under_load"], found["failed_requests"]) == (0.5, {"timeout": 2})
 
 
+def test_questions_between_two_readings_have_those_around_them() -> None:
+    readings = [
+        Reading(at, EngineState(requests_running=running, preemptions_total=total))
+        for at, running, total in ((310, 9, 90.0), (50, 5, 1.0), (400, 7, 95.0))
+    ]
+    found = evidence([{"asked_ns": 100, "answered_ns": 120}], Sent(LOAD, {}), readings)
+    assert (found["requests_running_mean"], found["preemptions"]) == (5.0, 89.0)
+
+
 def test_what_was_cut_off_at_the_end_is_no_failure(tmp_path: Path) -> None:
     rows: dict[str, list[Any]] = {
         "sent_ns": [10, 20, 30, None],
