@@ -60,6 +60,7 @@ def page(analysis: Analysis) -> str:
         clients=list(traffic.clients(analysis)),
         memory=[_memory(d) for d in analysis.deployments if d.memory.kv_dtype],
         accuracy=list(quality.accuracy(analysis)),
+        accuracy_methods=list(quality.accuracy_methods(analysis)),
         grid_cells=list(quality.by_length_and_depth(analysis)),
         flip_floors=list(quality.flip_floors(analysis)),
         texts=list(quality.texts(analysis)),

@@ -41,24 +41,39 @@ def _accuracy(
     one: DeploymentResult, task: str, score: AccuracyScore, against: str, c: AccuracyComparison | None
 ) -> Row:
     known = c is not None and c.difference_pp is not None
+    floor = f", A/A′ {form.percent(c.flip_floor_pct)}" if c and c.flip_floor_pct is not None else ""
     return {
         "deployment": one.label,
         "task": form.accuracy_name(task),
         "score": form.share(score.score) if score.score is not None else f"not measured: {score.reason}",
         "n": str(c.n if c and known else score.n),
-        "exercises": ", ".join(score.exercises) or "not stated",
         "against": against,
         "difference": form.accuracy_interval(c) if c else "baseline" if one.engine_baseline else "not compared",
         "margin": c.margin if c else "–",
-        "lost / gained": f"{c.lost} / {c.gained}" if c and known else "–",
-        "flips A/A′": form.percent(c.flip_floor_pct) if c and c.flip_floor_pct is not None else "–",
-        "p, loss of the margin": form.p_value(c.non_inferiority_p, c.non_inferiority_p_holm, c.tasks) if c else "–",
-        "p, no difference": form.p_value(c.difference_p, c.difference_p_holm, c.tasks) if c else "–",
-        "McNemar p": form.p_value(c.mcnemar_p) if c else "–",
+        "lost / gained": f"{c.lost} / {c.gained}{floor}" if c and known else "–",
         "verdict": c.verdict if c else "–",
-        "why": f"{c.reason} ({c.method})" if c and c.method else c.reason if c else "–",
-        "notes": "; ".join(score.notes) or "–",
+        "why": c.reason if c else "–",
     }
+
+
+def accuracy_methods(analysis: Analysis) -> Iterable[Row]:
+    """How each task was asked, and each comparison tested."""
+    for d in analysis.deployments:
+        for task, score in d.accuracy.items():
+            for against, c in _compared(analysis, d, task):
+                yield {
+                    "deployment": d.label,
+                    "task": form.accuracy_name(task),
+                    "exercises": ", ".join(score.exercises) or "not stated",
+                    "against": against,
+                    "p, loss of the margin": form.p_value(c.non_inferiority_p, c.non_inferiority_p_holm, c.tasks)
+                    if c
+                    else "–",
+                    "p, no difference": form.p_value(c.difference_p, c.difference_p_holm, c.tasks) if c else "–",
+                    "McNemar p": form.p_value(c.mcnemar_p) if c else "–",
+                    "interval": (c.method if c else "") or "–",
+                    "notes": "; ".join(score.notes) or "–",
+                }
 
 
 def by_length_and_depth(analysis: Analysis) -> Iterable[Row]:
