@@ -1,4 +1,4 @@
-"""The command line: `python -m bench [run|plan|report|compare|reproduce|jmeter|questions] key=value …`, in Hydra's grammar.
+"""The command line, in Hydra's grammar: `python -m bench [run|plan|report|compare|reproduce|jmeter|questions] key=…`.
 
 `run` (the default) plans, prepares, measures block by block as Hydra jobs, analyses and reports. Only the block index
 is swept, so Hydra's launchers (basic, submitit, Ray) spread whole blocks.
@@ -336,7 +336,8 @@ def _finish(folder: Path, config: Config) -> int:
     ]
     store.set_status(folder, "failed" if failed else "complete")
     analysis = _report(folder, Path(config.reports_dir).resolve())
-    _learn_noise(analysis)
+    if all(options.command is None for options in config.backend.values()):
+        _learn_noise(analysis)
     return EXIT_FAILED_CELLS if failed else 0
 
 

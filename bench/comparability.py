@@ -110,6 +110,10 @@ def _states(pair: Pair) -> Iterator[Difference]:
     if states != {"measured"}:
         unfit = {"not in effect", "unsupported"} & states
         yield Difference("state", "state", _word(pair.one), _word(pair.other), ALL if unfit else (SPEED,))
+    checks = pair.one.output_check, pair.other.output_check
+    if any(check is not None and check.narrow for check in checks):
+        said = [None if check is None else f"{check.state} ({check.reason})" for check in checks]
+        yield Difference("state", "output check", said[0], said[1])
 
 
 def _word(one: DeploymentResult | CellResult | None) -> str | None:

@@ -112,7 +112,7 @@ class Scenario:
     baseline : Baseline
         The common baseline deployment, launched twice a block (A and A′).
     blocks : int
-        Repeats of all deployments; verdicts need 3 or more.
+        Repeats of all deployments; verdicts need 2, and say something from 3 on.
     budget_minutes : float or None
         The plan trims optional deployments, then requests, to stay within it.
     working_set_over_pool : float or None

@@ -56,7 +56,7 @@ def relative(pair: Pair, view: View, control: Control, count: int) -> Estimate |
     same_engine = len({(d.backend, d.model) for d in (pair.one, pair.other, control.pair.other)}) == 1
     if same_engine:
         rows += [_ratios(other, other.one.id, view) for other in _rest_of_family(pair, control, view.load)]
-    frame = pd.concat(rows)
+    frame = pd.concat([one for one in rows if len(one)] or rows[:1])
     if frame.empty:
         return None
     step = math.sqrt(2) * view.step

@@ -25,6 +25,7 @@ DEFAULT_SCENARIO = "smoke"
 OWN_KEYS = ("run_dir", "block", "scenario_name")
 """Keys that carry a run to its jobs; never a user's."""
 _OF_A_KIND = re.compile(r"(?P<node>load\.[^.]+\.(tenants\.[^.]+\.)?(?P<part>workload|arrival))(?P<kind>\.kind)?")
+_OF_A_DICTIONARY = re.compile(r"(backend\.[^.=]+\.env|accuracy\.[^.=]+\.chat_template_arguments)\.\w+")
 _KINDS: dict[str, tuple[Callable[[], Mapping[str, Any]], Callable[[str], set[str]]]] = {
     "workload": (workloads.workloads, workloads.keys_of_others),
     "arrival": (arrivals.arrivals, arrivals.keys_of_others),
@@ -95,7 +96,7 @@ def _folded(override: Override) -> str:
     text, key = str(override.input_line), override.key_or_group
     if key in OWN_KEYS:
         raise ConfigError(f"'{text}': {key} is set by KVMark itself; choose where results go with results_dir=")
-    if re.fullmatch(r"backend\.[^.=]+\.env\.\w+", key) and not text.startswith(("+", "~")):
+    if _OF_A_DICTIONARY.fullmatch(key) and not text.startswith(("+", "~")):
         return f"+{text}"  # a variable is a new key of a dictionary
     if override.is_sweep_override() and not key.startswith("hydra"):
         if key not in GROUPS:

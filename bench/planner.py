@@ -208,11 +208,13 @@ def _task_plan(task: Task, blocks: int, tasks: int) -> TaskPlan:
     needed = None
     if task.margin_pp is not None and task.margin_pp < 100:
         needed = questions_needed(task.margin_pp / 100, alpha=alpha, questions_per_document=each)
-    asked = blocks * size.questions
+    # Where a data set is used up, blocks ask the same again, which says nothing more.
+    asked = min(blocks * size.questions, size.data_set_questions or blocks * size.questions)
+    documents = min(blocks * size.documents, size.data_set_documents or blocks * size.documents)
     loss = smallest_loss(asked, alpha=alpha, questions_per_document=each) if blocks > 1 else math.inf
     return TaskPlan(
         asked,
-        blocks * size.documents,
+        documents,
         needed,
         round(100 * loss, 1) if math.isfinite(loss) else None,
     )

@@ -161,7 +161,8 @@ def _run_launch(
     outcome = measure_launch(
         spec, prepared.backends[deployment.backend], prepared.engines[deployment.backend], progress
     )
-    if outcome["state"] == "measured":
+    if outcome["state"] == "measured" and config.backend[deployment.backend].command is None:
+        # A program of the user's own says nothing about the engine that this host is known for.
         estimate = plan.estimates[deployment.id]
         calibration.learn_launch(
             hardware_sha256, deployment.backend, deployment.strategy, outcome["seconds"], estimate.counted_s

@@ -156,9 +156,23 @@ def _task(folder: Path, problems: list[str]) -> TaskRecord | None:
     facts = _json_or_none(folder / "results.json", problems)
     if facts is None:
         return None
-    path = folder / "samples.jsonl"
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return TaskRecord(folder.name, facts, tuple(json.loads(line) for line in lines if line.strip()))
+    return TaskRecord(folder.name, facts, _samples(folder / "samples.jsonl", problems))
+
+
+def _samples(path: Path, problems: list[str]) -> tuple[dict[str, Any], ...]:
+    """The answered questions; of a damaged file none, since answers are paired as a whole."""
+    if not path.is_file():
+        return ()
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = [json.loads(line) for line in file if line.strip()]
+        if all(isinstance(one, dict) and (one.get("score") is None or 0 <= one["score"] <= 1) for one in found):
+            return tuple(found)
+        reason = "a line is no answered question with a score from 0 to 1"
+    except (ValueError, TypeError, OSError) as error:
+        reason = str(error)
+    problems.append(f"{path}: {reason}; its answers are left out")
+    return ()
 
 
 def _json_or_none(path: Path, problems: list[str]) -> dict[str, Any] | None:

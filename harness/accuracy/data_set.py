@@ -85,8 +85,10 @@ def check(task: "Task", kind: Kind) -> None:
 
 def size(task: "Task") -> Size:
     """How much a block of a data set asks, before it is read."""
-    from harness.accuracy.task import answer_tokens_of  # the task needs the kinds
+    from harness.accuracy.task import answer_tokens_of, kind_of  # the task needs the kinds
 
-    items = task.limit or _ITEMS
+    kind = kind_of(task)
+    known = len(from_folder(task, kind)[0]) if task.data_dir is not None and kind.files else None
+    items = min(task.limit or _ITEMS, known) if known is not None else task.limit or _ITEMS
     tokens = items * _PROMPT_TOKENS
-    return Size(items, items, tokens, tokens, items * answer_tokens_of(task))
+    return Size(items, items, tokens, tokens, items * answer_tokens_of(task), known, known)

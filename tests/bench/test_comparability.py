@@ -147,3 +147,12 @@ def test_what_is_named_must_be_a_run_and_a_deployment_of_it(tmp_path: Path) -> N
         named("nothing", "a")
     with pytest.raises(ConfigError, match="is no run"):
         named(f"{one.path}:{FP8}", "run", whole=True)
+
+
+def test_an_output_in_doubt_is_said_beside_what_is_compared() -> None:
+    example = Named(Path(__file__).resolve().parents[2] / "results" / "example")
+    engine = "vllm+smollm2-135m+"
+    (said,) = [
+        d for d in differences(pair(example, example, f"{engine}baseline", f"{engine}kv-fp8")) if "check" in d.what
+    ]
+    assert str(said.b).startswith("in doubt (") and not said.voids

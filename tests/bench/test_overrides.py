@@ -86,3 +86,8 @@ def test_an_accuracy_key_without_a_name_means_every_selected_task_and_a_folder_t
 def test_a_data_folder_that_no_selected_task_reads_is_refused(kinds: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"accuracy.data_dir=/data.*accuracy=\[name"):
         name_the_tasks(["accuracy.data_dir=/data"], kinds)
+
+
+def test_an_argument_of_a_chat_template_is_a_new_key() -> None:
+    text = "accuracy.mine.chat_template_arguments.enable_thinking=false"
+    assert normalise([text]) == [f"+{text}"]

@@ -396,3 +396,10 @@ def test_a_task_that_needs_echo_is_told_before_anything_runs(tmp_path: Path) -> 
     plan = plan_of("accuracy=[boolq]", "accuracy.boolq.mode=loglikelihood", f"accuracy.boolq.data_dir={tmp_path}")
     ((backend, task, reason),) = [(one.backend, one.task, one.reason) for one in plan.unsupported_tasks]
     assert (backend, task) == ("llama-cpp", "boolq") and "echo" in reason
+
+
+def test_blocks_that_ask_the_same_again_count_once(tmp_path: Path) -> None:
+    lines = [f'{{"passage": "P {i}.", "question": "q", "label": 1}}' for i in range(7)]
+    (tmp_path / "boolq_val.jsonl").write_text("\n".join(lines))
+    plan = plan_of("accuracy=[boolq]", "accuracy.boolq.limit=5", f"accuracy.boolq.data_dir={tmp_path}")
+    assert plan.blocks == 3 and (plan.task_plans["boolq"].questions, plan.task_plans["boolq"].documents) == (7, 7)

@@ -72,6 +72,8 @@ class Size:
         What is left of them where a document that several questions share as their prefix is computed once.
     output_tokens : int
         Of all answers together, at most.
+    data_set_questions, data_set_documents : int or None
+        What the whole data set has: more blocks ask the same again. None: made from the seed, or not read yet.
     """
 
     questions: int
@@ -79,6 +81,8 @@ class Size:
     prompt_tokens: int
     distinct_prompt_tokens: int
     output_tokens: int
+    data_set_questions: int | None = None
+    data_set_documents: int | None = None
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ def size(task: Task) -> Size:
         prompt_tokens=round(part * prompts),
         distinct_prompt_tokens=round(part * (own_part + sum(documents.values()))),
         output_tokens=questions * answer_tokens_of(task),
+        data_set_questions=len(found),
+        data_set_documents=len(documents),
     )
 
 

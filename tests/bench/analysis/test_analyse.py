@@ -376,3 +376,13 @@ def test_every_key_and_every_metric_is_documented(tmp_path: Path) -> None:
     for name in cell["launches"][0]["values"]:
         general = re.sub(r"_p\d+_ms$", "_ms", name).split(".")[0]
         assert re.search(rf"\b({general}|{name})", documented), name
+
+
+@pytest.mark.parametrize("damage", ['{"item_id": "a', '{"item_id": "a", "score": 17}\n', "[]\n"])
+def test_damaged_answers_are_named_and_end_no_analysis(damage: str, tmp_path: Path) -> None:
+    run_dir = build(tmp_path, *five())
+    path = run_dir / "blocks" / "0" / FP8 / "accuracy" / "retrieval" / "samples.jsonl"
+    path.write_text(damage)
+    analysis = analyse(run_dir)
+    assert any(str(path) in problem for problem in analysis.problems)
+    assert analysis.deployment(FP8).accuracy["retrieval"].n == 32
