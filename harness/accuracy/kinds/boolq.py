@@ -8,7 +8,7 @@ import hashlib
 
 from harness.accuracy import data_set
 from harness.accuracy.data_files import TEXT, item_name
-from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.kinds.interface import Asking, Kind, Row, Share
 from harness.accuracy.task import Task
 
 
@@ -43,16 +43,11 @@ def check(task: Task, context_tokens: int) -> None:
     data_set.check(task, KIND)
 
 
-def size(task: Task) -> Size:
-    """How much a block asks."""
-    return data_set.size(task)
-
-
 KIND = Kind(
     modes={"loglikelihood": "boolq", "generation": "boolq_generation"},
     share=share,
     check=check,
-    size=size,
+    size=data_set.size,
     output_tokens=16,
     choices=2,
     files=("boolq_val.jsonl.gz",),

@@ -8,7 +8,7 @@ model that loses the form but not the arithmetic falls in the second only.
 from harness.accuracy import data_set
 from harness.accuracy.data_files import TEXT, item_name
 from harness.accuracy.extraction import as_number
-from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.kinds.interface import Asking, Kind, Row, Share
 from harness.accuracy.task import Task
 
 EXAMPLES = 5
@@ -47,16 +47,11 @@ def check(task: Task, context_tokens: int) -> None:
     data_set.check(task, KIND)
 
 
-def size(task: Task) -> Size:
-    """How much a block asks."""
-    return data_set.size(task)
-
-
 KIND = Kind(
     modes={"generation": "gsm8k"},
     share=share,
     check=check,
-    size=size,
+    size=data_set.size,
     output_tokens=256,
     files=("gsm8k_test.jsonl.gz", "gsm8k_fewshot5.jsonl.gz"),
     hub="openai/gsm8k",

@@ -6,7 +6,7 @@ from harness.accuracy import data_set
 from harness.accuracy.code.answers import program
 from harness.accuracy.code.judge import SandboxFailed, judged
 from harness.accuracy.data_files import TEXT
-from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.kinds.interface import Asking, Kind, Row, Share
 from harness.accuracy.sandbox.available import NoSandbox, sandbox
 from harness.accuracy.sandbox.process import NONE, Sandbox
 from harness.accuracy.task import Task
@@ -90,16 +90,11 @@ def check(task: Task, context_tokens: int) -> None:
     data_set.check(task, KIND)
 
 
-def size(task: Task) -> Size:
-    """How much a block asks."""
-    return data_set.size(task)
-
-
 KIND = Kind(
     modes={"generation": "humaneval"},
     share=share,
     check=check,
-    size=size,
+    size=data_set.size,
     output_tokens=384,
     files=("humaneval.jsonl.gz",),
     hub="openai/openai_humaneval",

@@ -20,7 +20,7 @@ from harness.accuracy.haystack import (
     spread,
     with_needles,
 )
-from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.kinds.interface import Asking, Kind, Row, Share
 from harness.accuracy.straw import words
 from harness.accuracy.task import Task
 
@@ -72,14 +72,4 @@ def share(task: Task, asking: Asking) -> Share:
     return Share(generated(task, asking, document))
 
 
-def check(task: Task, context_tokens: int) -> None:
-    """Raise `ConfigError` where prompts and answers don't fit the servers."""
-    check_lengths(task, context_tokens)
-
-
-def size(task: Task) -> Size:
-    """How much a block asks."""
-    return size_of(task)
-
-
-KIND = Kind(modes={"generation": "retrieval"}, share=share, check=check, size=size, output_tokens=32)
+KIND = Kind(modes={"generation": "retrieval"}, share=share, check=check_lengths, size=size_of, output_tokens=32)

@@ -27,7 +27,7 @@ from harness.accuracy.haystack import (
     spread,
     with_needles,
 )
-from harness.accuracy.kinds.interface import Asking, Kind, Row, Share, Size
+from harness.accuracy.kinds.interface import Asking, Kind, Row, Share
 from harness.accuracy.straw import words
 from harness.accuracy.task import Task
 from harness.errors import ConfigError
@@ -107,9 +107,4 @@ def check(task: Task, context_tokens: int) -> None:
         raise ConfigError(f"questions: {task.questions} chains of {task.hops} hops need more names than there are")
 
 
-def size(task: Task) -> Size:
-    """How much a block asks."""
-    return size_of(task)
-
-
-KIND = Kind(modes={"generation": "variable_tracking"}, share=share, check=check, size=size, output_tokens=64)
+KIND = Kind(modes={"generation": "variable_tracking"}, share=share, check=check, size=size_of, output_tokens=64)
